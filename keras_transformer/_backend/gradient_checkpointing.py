@@ -2,15 +2,15 @@
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import keras
 from keras import ops
 
-from keras_transformer._backend import set_to
+from keras_transformer._backend import replaced, set_to
 from keras_transformer._backend.types import Tensor
 
 Call = TypeVar("Call", bound=Callable[..., Any])
@@ -140,21 +140,12 @@ def _recomputed(layer: keras.layers.Layer, *structure: Any) -> Any:
         args, kwargs = keras.tree.pack_sequence_as(structure, filled)
         mapping = [*zip(weights, values, strict=True)]
         scope = keras.StatelessScope(state_mapping=mapping) if weights else nullcontext()
-        with gradient_checkpointing(False), _fixed(dropouts, seeds), scope:
+        with gradient_checkpointing(False), scope, ExitStack() as stack:
+            for dropout, seed in zip(dropouts, seeds, strict=True):
+                stack.enter_context(replaced(dropout, {"fixed_seed": seed}))
             return layer(*args, **{**kwargs, "training": True})
 
     return _recomputing(function)(*keras.tree.flatten(given))
-
-
-@contextmanager
-def _fixed(dropouts: Sequence[RepeatableDropout], seeds: Sequence[Tensor]) -> Iterator[None]:
-    for dropout, seed in zip(dropouts, seeds, strict=True):
-        dropout.fixed_seed = seed
-    try:
-        yield
-    finally:
-        for dropout in dropouts:
-            dropout.fixed_seed = None
 
 
 def _recomputing(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,12 +1,13 @@
 """Trains models without the logits of a whole batch in memory."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Literal
 
 import keras
 from keras import ops
 
+from keras_transformer._backend import replaced
 from keras_transformer._backend.compile_function import device_memory, is_on_cpu
 from keras_transformer._backend.gradient_checkpointing import (
     Recomputable,
@@ -320,13 +321,11 @@ class _Cut(Dropout):
         embeddings = [x for x in model._flatten_layers() if isinstance(x, TokenEmbedding)]
         if not embeddings:
             raise ValueError("`simcut` needs a model with a `TokenEmbedding`. Received: none")
-        for embedding in embeddings:
-            embedding.cut = lambda vectors: self.drop(vectors, self.next_seed())
-        try:
-            yield
-        finally:
+        with ExitStack() as stack:
             for embedding in embeddings:
-                embedding.cut = None
+                cut = {"cut": lambda vectors: self.drop(vectors, self.next_seed())}
+                stack.enter_context(replaced(embedding, cut))
+            yield
 
     def drop(self, inputs: Tensor, seed: Tensor) -> Tensor:
         whole, cut = ops.split(inputs, 2)

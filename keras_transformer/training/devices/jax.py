@@ -51,26 +51,24 @@ class JaxMesh(Distribution):
         with lost_processes_reported(), self.making(), replica_losses(model, self):
             yield
 
-    def crossentropy(
-        self, states: Tensor, *data: Any, teacher: tuple[Tensor, ...], **settings: Any
-    ) -> Tensor:
+    def crossentropy(self, states: Tensor, *data: Any, **settings: Any) -> Tensor:
         """Computes `sliced_crossentropy` of each replica's tokens, and sums the results.
 
         Without separate sums, XLA would compute the logits of all tokens in every replica.
         """
         if self._distribution.device_mesh.shape[1] > 1:  # XLA cannot compile the sum.
-            return sliced_crossentropy(states, *data, teacher=teacher, **settings)
+            return sliced_crossentropy(states, *data, **settings)
         import jax
         from jax.sharding import PartitionSpec
 
-        _, labels, _ = data
+        (_, labels, _), teacher = data, settings["teacher"]
         passes = (-1, labels.shape[0], states.shape[-1])  # axis 0: forward passes; two with R-Drop
         whole, by_rows = PartitionSpec(), PartitionSpec(BATCH)
         of_teacher = (by_rows, whole)[: len(teacher)]
 
         def of_replica(teacher: tuple[Tensor, ...], states: Tensor, *data: Any) -> Tensor:
             states = ops.reshape(states, (-1, states.shape[-1]))
-            sums = sliced_crossentropy(states, *data, teacher=teacher, **settings)
+            sums = sliced_crossentropy(states, *data, **settings | {"teacher": teacher})
             return jax.lax.psum(sums, BATCH)
 
         in_replicas = jax.shard_map(
