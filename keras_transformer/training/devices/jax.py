@@ -61,7 +61,8 @@ class JaxMesh(Distribution):
         import jax
         from jax.sharding import PartitionSpec
 
-        (_, labels, _), teacher = data, settings["teacher"]
+        _, labels, _ = data
+        teacher = settings["teacher"]
         passes = (-1, labels.shape[0], states.shape[-1])  # axis 0: forward passes; two with R-Drop
         whole, by_rows = PartitionSpec(), PartitionSpec(BATCH)
         of_teacher = (by_rows, whole)[: len(teacher)]
