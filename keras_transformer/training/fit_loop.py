@@ -188,7 +188,8 @@ def fit(
                 StopAfter(steps, counter, model),
             ],
         )
-    gc.collect()  # TensorFlow logs an error about an iterator that ends with the process.
+    if keras.config.backend() == "tensorflow":
+        gc.collect()  # It logs an error about an iterator that Python's exit finds in a cycle.
     return history
 
 
