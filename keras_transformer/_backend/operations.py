@@ -133,10 +133,10 @@ def to_tensor(value: Any) -> Tensor:
     return ops.convert_to_tensor(value)  # The array is freed before TensorFlow copies the tensor.
 
 
-def joined_affine(x: Tensor, layers: Sequence[Any]) -> list[Any] | None:
-    """Computes `Dense` layers of one input by one product on a GPU. Otherwise, returns None."""
+def joined_affine(x: Tensor, layers: Sequence[Any]) -> list[Any]:
+    """Computes `Dense` layers of one input, by one product on a GPU."""
     if not is_fused(x) or any(layer.quantization_config or layer.lora_enabled for layer in layers):
-        return None
+        return [layer(x) for layer in layers]
     kernels, widths = [layer.kernel for layer in layers], [layer.units for layer in layers]
     dtype, bias = layers[0].compute_dtype, None
     x, kernel = ops.cast(x, dtype), ops.cast(ops.concatenate(kernels, axis=1), dtype)

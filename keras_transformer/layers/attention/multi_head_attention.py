@@ -186,10 +186,7 @@ class MultiHeadAttention(ConfiguredLayer):
         key = query if key is None else key
         queries, keys, values = self._project(query, key, key if value is None else value)
         dropout = self.dropout if self.dropout_rate else None
-        masks: dict[str, Any] = {
-            "padding_mask": padding_mask,
-            "use_causal_mask": use_causal_mask,
-        }
+        masks: dict[str, Any] = {"padding_mask": padding_mask, "use_causal_mask": use_causal_mask}
         check_mask_length(padding_mask, key.shape[1])
         heads = weights = None
         needs_scores = return_attention_weights or is_recorded() or self.attention_soft_cap
@@ -217,20 +214,17 @@ class MultiHeadAttention(ConfiguredLayer):
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Any, Any, Any]:
         """Returns queries, keys and values as heads. Equal inputs are projected together."""
-        layers = self.query_projection, self.key_projection, self.value_projection
-        joined = joined_affine(query, layers) if query is key is value else None
-        if joined is not None:
-            return self._split(joined)
-        queries = self.split_heads(self.query_projection(query), self.d_k)
-        queries = self.normalize_and_rotate(queries, self.query_norm)
+        if query is key is value:
+            layers = self.query_projection, self.key_projection, self.value_projection
+            return self._split(joined_affine(query, layers))
+        queries = self._heads(self.query_projection(query), self.query_norm)
         return queries, *self.project_key_value(key, value)
 
     def _split(self, projected: Sequence[Tensor], offset: Size = 0) -> tuple[Any, Any, Any]:
-        """Splits projected queries, keys and values into heads, normalizes and rotates them."""
-        sizes = self.d_k, self.d_k, self.d_v
-        queries, keys, values = map(self.split_heads, projected, sizes)
-        queries = self.normalize_and_rotate(queries, self.query_norm, offset)
-        return queries, self.normalize_and_rotate(keys, self.key_norm, offset), values
+        queries, keys, values = projected
+        queries = self._heads(queries, self.query_norm, offset)
+        keys = self._heads(keys, self.key_norm, offset)
+        return queries, keys, self.split_heads(values, self.d_v)
 
     def _repeat(self, *tensors: Tensor) -> list[Any]:
         """Repeats each head of keys or values `(B, G, S, K)` for the H / G heads of queries."""
@@ -242,19 +236,18 @@ class MultiHeadAttention(ConfiguredLayer):
 
         `offset` is the position of the first key.
         """
-        layers = self.key_projection, self.value_projection
-        parts = joined_affine(key, layers) if key is value else None
-        if parts is None:
-            parts = [layer(x) for layer, x in zip(layers, (key, value), strict=True)]
-        keys, values = map(self.split_heads, parts, (self.d_k, self.d_v))
-        return self.normalize_and_rotate(keys, self.key_norm, offset), values
+        if key is value:
+            keys, values = joined_affine(key, (self.key_projection, self.value_projection))
+        else:
+            keys, values = self.key_projection(key), self.value_projection(value)
+        return self._heads(keys, self.key_norm, offset), self.split_heads(values, self.d_v)
 
-    def normalize_and_rotate(self, heads: Tensor, norm: Any, offset: Size = 0) -> Any:
-        """Applies `query_norm` or `key_norm`, if any, and the rotation of `position_encoding`."""
+    def _heads(self, projected: Tensor, norm: Any, offset: Size = 0) -> Any:
+        """Splits projected queries or keys into heads, normalizes and rotates them."""
+        heads = self.split_heads(projected, self.d_k)
         heads = heads if norm is None else norm(heads)
-        if self.position_encoding is None:
-            return heads
-        return self.position_encoding.rotate(heads, offset)
+        encoding = self.position_encoding
+        return heads if encoding is None else encoding.rotate(heads, offset)
 
     @property
     def needs_positions(self) -> bool:
@@ -315,8 +308,7 @@ class MultiHeadAttention(ConfiguredLayer):
         """
         is_memory, bias = not isinstance(cache.sentence, KeyValues), None
         if is_memory:
-            queries = self.split_heads(on_rows(self.query_projection, query), self.d_k)
-            queries = queries if self.query_norm is None else self.query_norm(queries)
+            queries = self._heads(on_rows(self.query_projection, query), self.query_norm)
             (keys, values), mask = cache.sentence, step.memory_padding_mask[:, None, None, :]
         elif step.position is None:  # `call` has fused kernels and attention patterns.
             cache, *_ = update_cache(
