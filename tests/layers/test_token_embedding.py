@@ -3,7 +3,6 @@
 import keras
 import numpy as np
 import pytest
-from keras.src.saving.serialization_lib import ObjectSharingScope
 from support import reference
 from support.contract import assert_layer_contract, randomize, to_numpy, weights_of
 
@@ -104,16 +103,6 @@ def test_a_quantized_embedding_in_ones_own_model_is_loaded(output, tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     x = np.array([[1, 2, 3]])
     np.testing.assert_array_equal(to_numpy(loaded(x)), to_numpy(model(x)))
-
-
-@pytest.mark.once
-def test_while_a_model_is_loaded_many_embeddings_are_quantized():
-    """Keras then takes an object for an earlier one with the same address."""
-    layers = [TokenEmbedding(7, 4) for _ in range(9)]
-    with ObjectSharingScope():
-        for layer in layers:
-            layer.build((None, None))
-            layer.quantize("int8", config=keras.quantizers.Int8QuantizationConfig())
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
