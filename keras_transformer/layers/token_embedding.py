@@ -87,14 +87,9 @@ class TokenEmbedding(ConfiguredLayer):
 
     def build(self, input_shape: Shape) -> None:
         for name in _SCALES if not self.tie_weights else ["embeddings"]:
-            matrix = self.add_weight(
-                name=name,
-                shape=(self.vocabulary_size, self.d_model),
-                initializer=keras.initializers.get(
-                    self.initializer or keras.initializers.RandomNormal(stddev=self.d_model**-0.5)
-                ),
-            )
-            setattr(self, name, matrix)
+            initial = self.initializer or keras.initializers.RandomNormal(stddev=self.d_model**-0.5)
+            shape = self.vocabulary_size, self.d_model
+            setattr(self, name, self.add_weight(shape, initial, name=name))
         if self.use_bias:
             self.bias = self.add_weight((self.vocabulary_size,), "zeros", name="bias")
 

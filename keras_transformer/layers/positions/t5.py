@@ -88,10 +88,6 @@ def _buckets(count: int, max_distance: int) -> np.ndarray:
     single = count // 2
     shared = count - single
 
-    def bucket(n: int) -> int:
-        begun = [
-            n**shared * single**k >= max_distance**k * single**shared for k in range(1, shared)
-        ]
-        return n if n < single else single + sum(begun)
-
-    return np.array([bucket(n) for n in range(max_distance + 1)])
+    n = np.arange(max_distance + 1).astype(object)  # Python's integers, which have no limit
+    begun = [n**shared * single**k >= max_distance**k * single**shared for k in range(1, shared)]
+    return np.where(n < single, n, single + np.sum(begun, axis=0)).astype("int32")
