@@ -151,13 +151,6 @@ class Registry(dict[str, tuple[Any, dict[str, Any]]]):
         )
 
 
-def _object(config: Any) -> Any:
-    """Returns what a configuration stands for: an object, or a list with one for each layer."""
-    if isinstance(config, list | tuple):
-        return [*map(_object, config)]
-    return keras.saving.deserialize_keras_object(config) if isinstance(config, dict) else config
-
-
 class ConfiguredLayer(
     StoresArguments, Adaptable, Recomputable, CreatesPlaceholders, keras.layers.Layer
 ):
@@ -183,7 +176,8 @@ class ConfiguredLayer(
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
-        return cls(**config | {name: _object(config[name]) for name in config.keys() & OBJECTS})
+        saved = {x: config[x] for x in OBJECTS if isinstance(config.get(x), dict | list)}
+        return cls(**config | keras.saving.deserialize_keras_object(saved))
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         """Returns `_output_spec` of the arguments of `call`, if the class of `call` defines it.
