@@ -159,13 +159,11 @@ class ConfiguredModel(StoresArguments, Adaptable, FitsTokens, Recomputable, kera
         check_not_forked(keras.config.backend())  # before the constructor makes weights
         return super().__new__(cls, *args, **kwargs)
 
-    def __init__(self, inputs: Any, outputs: Any, **kwargs: Any) -> None:
-        if unknown := sorted(kwargs.keys() - {"name", "trainable"}):  # Keras would ignore them
-            raise TypeError(
-                f"{type(self).__name__} has no argument of this name. Received: "
-                f"{', '.join(unknown)}"
-            )
-        super().__init__(inputs, outputs, **kwargs)
+    # Names both arguments, because Keras would ignore unknown ones.
+    def __init__(
+        self, inputs: Any, outputs: Any, name: str | None = None, trainable: bool | None = None
+    ) -> None:
+        super().__init__(inputs, outputs, name=name, trainable=trainable)
 
     def _run_through_graph(
         self, inputs: Any, operation_fn: Any = lambda layer: layer, call_fn: Any = None

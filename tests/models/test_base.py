@@ -72,7 +72,7 @@ each_model = pytest.mark.parametrize("name", MODELS)
 def test_unknown_arguments_are_refused(name):
     model = MODELS[name]()
     config = {**model.get_config(), "dropuot_rate": 0.5}
-    with pytest.raises(TypeError, match=rf"{type(model).__name__} has no .*: dropuot_rate"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'dropuot_rate'"):
         type(model).from_config(config)
 
 
