@@ -174,17 +174,11 @@ class LanguageModel(TokenPredictor):
         self.dtype_policy = policy
         self.store_arguments(locals())
         self.positions = encoding
-        self.embedding = embedding
+        # Prompts have the embedding of all tokens.
+        self.embedding = self.source_embedding = self.target_embedding = embedding
         self.decoder = decoder
         self.states = states
         self.packed_states_of = hidden_states if decoder.takes_masks() else None
-
-    @property
-    def source_embedding(self) -> TokenEmbedding:
-        """The embedding of prompts, which is that of all tokens."""
-        return self.embedding
-
-    target_embedding = source_embedding
 
     def output_weights(self) -> tuple[Any, Any]:
         """Returns the output matrix `(V, D)` and None, because there is no bias."""

@@ -162,11 +162,7 @@ class MaskedLanguageModel(TokenPredictor):
         super().__init__({**inputs, "masked_positions": positions}, logits, **kwargs)
         self.dtype_policy = policy
         self.encoder = encoder
-
-    @property
-    def pad_id(self) -> int:
-        """The id of padding, which is also the label that counts in no loss."""
-        return self.encoder.pad_id
+        self.pad_id = encoder.pad_id  # also of labels, where it counts in no loss
 
     def labels(self, inputs: Any, given: Any = None) -> Any:
         """Returns the `given` labels. Raises `ValueError` if they are None."""
