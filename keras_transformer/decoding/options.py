@@ -98,11 +98,6 @@ class SearchOptions(DecodingOptions):
     """Reduces a token's log-probability by this number for each beam of an earlier group that chose
     the token in the same step. For diverse beam search."""
 
-    @property
-    def num_beams(self) -> int:
-        """Number of hypotheses per sentence that each step continues."""
-        return self.beam_size
-
     @model_validator(mode="after")
     def _check_beams(self) -> Self:
         groups, penalty = self.num_beam_groups, self.diversity_penalty
@@ -137,8 +132,3 @@ class SamplingOptions(DecodingOptions):
     top_p: float = Field(1.0, gt=0, le=1)
     """Sample only from the most probable tokens, until their probabilities add up to this number. 1
     means all tokens."""
-
-    @property
-    def num_beams(self) -> int:
-        """Number of hypotheses per sentence that each step continues."""
-        return self.num_samples

@@ -184,7 +184,8 @@ class Generator:
     def _limits(self, length: int, options: SearchOptions | SamplingOptions) -> dict[str, Any]:
         """Returns the arguments of a search for continuations of `length` tokens."""
         limits = {"limit": lambda _: length, "longest": self.model.max_length - length + 1}
-        return {**limits, "tokens_per_batch": self.tokens_per_batch // options.num_beams}
+        beams = self._search.strategy(options).num_beams
+        return {**limits, "tokens_per_batch": self.tokens_per_batch // beams}
 
     def _decode(self, pieces: list[list[int]]) -> list[str]:
         return [self.tokenizer.decode(ids) for ids in pieces]

@@ -272,14 +272,14 @@ class Translator(BaseTranslator):
 
         # With sampling, a batch has about as many hypotheses as with beam search. The quotient is
         # rounded up, because a batch has at least one sentence.
-        beams = self.options.beam_size
+        beams, num_beams = self.options.beam_size, self._search.strategy(options).num_beams
         with self.own_weights():
             found = self._search(
                 [part.ids for part in parts],
                 options,
                 limit=self._limit(options),
                 longest=self.max_length,
-                tokens_per_batch=-(-self.tokens_per_batch * beams // max(beams, options.num_beams)),
+                tokens_per_batch=-(-self.tokens_per_batch * beams // max(beams, num_beams)),
                 advance=advance,
                 seed=seed,
                 sample_indices=[first_index + x.sentence + PART_STRIDE * x.number for x in parts],
