@@ -42,11 +42,9 @@ class BatchSearch:
     In `search`, a batch keeps its size until the last sentence is finished. This class continues
     with a smaller batch as soon as the unfinished sentences fit into it.
 
-    On TensorFlow, if the model's `accepts_any_shape` is True, beam search uses one graph without
-    XLA for the first `GRAPH_SENTENCES` sentences. Otherwise, on TensorFlow and JAX, batches have
-    few different shapes until `FEW_SHAPES_SENTENCES` sentences, and many afterwards. So it is
-    on a GPU of PyTorch, which records each shape. On a CPU, it always uses many shapes, unless
-    `model.jit_compile` is True.
+    If each shape of a batch is compiled or recorded, batches have few different shapes until
+    `FEW_SHAPES_SENTENCES` sentences. On TensorFlow, beam search uses one graph without XLA for the
+    first `GRAPH_SENTENCES` sentences, if the model's `accepts_any_shape` is True.
     """
 
     def __init__(self, model: Searchable) -> None:

@@ -16,7 +16,7 @@ from keras_transformer.decoding.next_tokens import (
     top_k_tokens,
     write_at,
 )
-from keras_transformer.decoding.options import IMPOSSIBLE, LengthPenaltyForm, length_penalty_base
+from keras_transformer.decoding.options import IMPOSSIBLE, length_penalty_base
 from keras_transformer.decoding.request import Request, SearchResult, SearchStrategy
 from keras_transformer.decoding.token_rules import (
     Candidates,
@@ -70,8 +70,8 @@ class BeamSearch(SearchStrategy):
     further token never raises the log-probability, so the final score is at most the present
     log-probability divided by the length penalty of the maximum length. At the maximum length, all
     candidates are finished, even without eos. So each sentence has a result. The score of a
-    hypothesis is its log-probability divided by `length_divisor`, plus `coverage_penalty` times
-    `coverage_score`. The backend's `top_k` orders candidates with equal scores.
+    hypothesis is its log-probability divided by the length penalty, plus `coverage_penalty` times
+    the coverage score. The backend's `top_k` orders candidates with equal scores.
 
     With several beam groups, each group is searched separately, and the groups choose the tokens of
     a step one after another. `num_beams` and `num_results` may be 0-d int tensors.
@@ -176,9 +176,11 @@ class BeamSearch(SearchStrategy):
         return self.found(ids, scores, log_probabilities, state.position)
 
     def _divisor(self, request: Request, length: Tensor) -> Any:
+        """Returns the length penalty of hypotheses with `length` tokens (eos included), float32."""
         own = request.length_penalties
-        penalty = self.options.length_penalty if own is None else own[:, None]
-        return length_divisor(length, penalty, self.options.length_penalty_form)
+        exponent = self.options.length_penalty if own is None else own[:, None]
+        base = length_penalty_base(ops.cast(length, "float32"), self.options.length_penalty_form)
+        return ops.power(base, ops.cast(exponent, "float32"))
 
     def _candidates(
         self, live: Live, logits: Tensor, position: Tensor, request: Request, penalties: Any = None
@@ -286,27 +288,14 @@ class BeamSearch(SearchStrategy):
         """Returns the scores of candidates, which have the log-probabilities `totals`."""
         scores = totals / self._divisor(request, state.position + 1)
         if self.options.coverage_penalty:
-            bonus = coverage_score(state.live.coverage, request.source_ids != self.pad_id)
+            bonus = _coverage_score(state.live.coverage, request.source_ids != self.pad_id)
             bonus = take_columns(bonus, candidates.parents)
             scores = scores + self.options.coverage_penalty * bonus
         return scores
 
 
-def length_divisor(length: Tensor, length_penalty: float, form: LengthPenaltyForm = "wu") -> Any:
-    """Returns the length penalty of a hypothesis with `length` tokens (eos included), float32.
-
-    The form `"wu"` is ((5 + length) / 6) ** length_penalty, and `"power"` length ** length_penalty.
-    """
-    length = ops.cast(length, "float32")
-    return ops.power(length_penalty_base(length, form), ops.cast(length_penalty, "float32"))
-
-
-def coverage_score(coverage: Tensor, padding_mask: Mask) -> Any:
-    """Returns the coverage score of each hypothesis, float32 `(B, N)`, at most 0.
-
-    The score is the sum of log(min(coverage, 1)) over the source tokens. `coverage` `(B, N, S)` is
-    the total attention to each source token. `padding_mask` `(B, S)` is True for real tokens.
-    """
+def _coverage_score(coverage: Tensor, padding_mask: Mask) -> Any:
+    """Returns the sum of log(min(coverage, 1)) over the source tokens, `(B, N)`, at most 0."""
     logarithms = ops.log(ops.clip(coverage, MIN_COVERAGE, 1.0))
     return ops.sum(ops.where(padding_mask[:, None, :], logarithms, 0.0), axis=-1)
 

@@ -14,7 +14,10 @@ from keras_transformer.layers.attention.cache import pad
 
 @dataclass(frozen=True)
 class SearchStrategy:
-    """What beam search and sampling have in common. See `make_strategy` for the fields."""
+    """What beam search and sampling have in common. See `make_strategy` for the fields.
+
+    `BeamSearch` documents the methods that both define.
+    """
 
     options: Any
     rules: tuple[TokenRule, ...]

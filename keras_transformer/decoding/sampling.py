@@ -59,14 +59,12 @@ class Sampling(SearchStrategy):
     )
 
     def supports(self, request: Request, max_length: int | Tensor) -> bool:
-        """Returns whether the request has what sampling `needs`."""
         of_beams = (request.required_ids, request.beam_sizes, request.length_penalties)
         numbers = request.random_numbers
         is_drawn = numbers is not None and tuple(numbers.shape)[1:] == (self.num_beams, max_length)
         return is_drawn and all(x is None for x in of_beams)
 
     def start(self, request: Request, max_length: int | Tensor) -> SampleState:
-        """Returns the state before the first token, with room for `max_length` tokens."""
         shape = (ops.shape(request.source_ids)[0], self.num_beams)
         return SampleState(
             position=ops.convert_to_tensor(0, dtype="int32"),
@@ -76,7 +74,6 @@ class Sampling(SearchStrategy):
         )
 
     def widen(self, state: SampleState, max_length: int) -> SampleState:
-        """Returns the state with room for `max_length` tokens."""
         return state._replace(ids=self.widen_ids(state.ids, max_length))
 
     def is_open(self, state: SampleState) -> Any:
@@ -110,7 +107,6 @@ class Sampling(SearchStrategy):
         return state, cache
 
     def result(self, request: Request, state: SampleState) -> SearchResult:
-        """Returns the samples that have been drawn so far."""
         scores = state.log_probabilities
         return self.found(state.ids, scores, scores, state.position)
 
