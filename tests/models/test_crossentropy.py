@@ -284,16 +284,6 @@ def test_batches_add_up_by_tokens():
     assert float(metric(np.array([[0, 0]]), logits_for([[1, 0]]))) == 0
 
 
-def test_is_the_geometric_mean_over_tokens_of_all_batches():
-    # Probability of the label: 1/2 three times, then 1/8; (2 * 2 * 2 * 8)^(1/4) = 64^(1/4).
-    half = np.log([[[1 / 4, 1 / 2, 1 / 4]] * 3])
-    eighth = np.log([[[3 / 4, 1 / 8, 1 / 8]]])
-    metric = Perplexity()
-    metric.update_state(np.array([[1, 1, 1]]), half)
-    metric.update_state(np.array([[1]]), eighth)
-    np.testing.assert_allclose(float(metric.result()), 64**0.25, rtol=1e-6)
-
-
 @pytest.mark.once
 def test_the_crossentropy_is_finite_where_its_exponential_is_not():
     metric = Perplexity()

@@ -69,6 +69,7 @@ def test_rows_of_segments_are_padded_with_a_segment():
         {"token_ids": [5], "segment_ids": [0], "masked_positions": [0, 0], "labels": [5, 6]},
     ]
     history = model.fit(rows, batch_size=2, verbose=0)
+    assert history.history.keys() == {"loss", "accuracy", "perplexity"}
     assert np.isfinite(history.history["loss"]).all()
 
 

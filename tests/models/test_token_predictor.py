@@ -7,11 +7,9 @@ from support.cases import once
 from support.contract import assert_same_arrays, to_numpy
 
 from keras_transformer import (
-    BertEncoder,
     LanguageModel,
     MaskedAccuracy,
     MaskedCrossentropy,
-    MaskedLanguageModel,
     Perplexity,
     SlicedLogitsTrainer,
     Transformer,
@@ -93,15 +91,6 @@ def test_the_labels_of_a_language_model_are_its_tokens(pad_id):
     expected = model.evaluate(FRAMED, labels, verbose=0)
     np.testing.assert_allclose(model.evaluate(FRAMED, verbose=0), expected, rtol=1e-6)
     assert model.fit(FRAMED, verbose=0).history.keys() == {"loss", "accuracy", "perplexity"}
-
-
-@pytest.mark.once
-def test_a_masked_language_model_brings_its_loss():
-    model = MaskedLanguageModel(BertEncoder(V, **SIZES, max_length=8))
-    model.compile("adam")
-    inputs = {"token_ids": FRAMED, "masked_positions": np.array([[1, 3], [2, 0]])}
-    history = model.fit(inputs, np.array([[5, 7], [4, 0]]), verbose=0).history
-    assert history.keys() == {"loss", "accuracy", "perplexity"}
 
 
 KERAS_LOSSES = [
