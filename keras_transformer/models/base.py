@@ -213,12 +213,9 @@ class ConfiguredModel(StoresArguments, Adaptable, FitsTokens, Recomputable, kera
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        config = {
-            name: keras.saving.deserialize_keras_object(x)
-            if isinstance(x, dict) and "class_name" in x
-            else x
-            for name, x in config.items()
-        }
+        objects = {x: y for x, y in config.items() if isinstance(y, dict) and "class_name" in y}
+        objects = {x: keras.saving.deserialize_keras_object(y) for x, y in objects.items()}
+        config = config | objects
         changes = config.pop("changes", {})
         if _LOADS_IN_FLOAT32.get() and "dtype" in config:
             if keras.dtype_policies.get(config["dtype"]).name.startswith("mixed_"):

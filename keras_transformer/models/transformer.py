@@ -224,12 +224,10 @@ class Transformer(Seq2Seq):
         token, the weights over the source tokens (eos included) sum to 1. Padding has weights of 0.
         """
         _, beams, length = ops.shape(target_ids)
-        is_source = padding_mask(source_ids, self.pad_id)
-        memory = {
-            "memory": ops.repeat(self.encode(source_ids), beams, axis=0),
-            "memory_padding_mask": ops.repeat(is_source, beams, axis=0),
-        }
+        of_sources = self.encode(source_ids), padding_mask(source_ids, self.pad_id)
+        memory, mask = (ops.repeat(x, beams, axis=0) for x in of_sources)
         x = self.positions(self.target_embedding(ops.reshape(target_ids, (-1, length))))
-        _, weights = self.decoder(x, **memory, return_attention_weights=True)
+        options = {"memory_padding_mask": mask, "return_attention_weights": True}
+        _, weights = self.decoder(x, memory, **options)
         weights = ops.mean(ops.cast(weights, "float32"), axis=1)
         return self.without_padding(weights, source_ids, target_ids)
