@@ -219,16 +219,15 @@ class CTranslate2Translator(BaseTranslator):
                     weights[0, : len(row)] = row
             yield index, padded[:, forced:, part.before :]
 
-    def _token_scores(self, parts: list[SourcePart], found: NBest) -> list[list[list[float]]]:
+    def _token_scores(self, pairs: list[tuple[SourcePart, Hypothesis]]) -> list[list[float]]:
         pieces, forced = self.tokenizer.target_pieces, len(self._target_prefix)
-        sources = [self._names(x) for x, y in zip(parts, found, strict=True) for _ in y]
-        texts = (self._own_ids(x) for of_part in found for x in of_part)
+        sources, texts = [self._names(x) for x, _ in pairs], (self._own_ids(x) for _, x in pairs)
         targets = ([*self._target_prefix, *(pieces[id] for id in ids)] for ids in texts)
         most = self.max_length - 1  # Beside bos, there may be no room for the last piece.
         cut = [target[:most] for target in targets]
         batches = {"max_batch_size": BATCH_SIZE, "max_input_length": 0}
-        rows = iter(self._model.score_batch(sources, cut, **batches))
-        return [[next(rows).log_probs[forced:-1] for _ in of_part] for of_part in found]
+        rows = self._model.score_batch(sources, cut, **batches)
+        return [row.log_probs[forced:-1] for row in rows]
 
 
 def _penalty(options: SearchOptions) -> float:

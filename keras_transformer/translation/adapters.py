@@ -37,7 +37,7 @@ def open_adapters(
             check_base(run.model_place(), base)
         other = translator.adapters[name] = open_alone(run)
         changed[name] = _changes(other.model, model)
-        for shared in ("model", "_search", "_source_attention", "_score_pairs"):
+        for shared in ("model", "_search", "_source_attention", "_scorer"):
             setattr(other, shared, getattr(translator, shared))
     turns = _Turns(model, changed)
     for turn, one in {None: translator, **translator.adapters}.items():

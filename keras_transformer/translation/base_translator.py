@@ -336,10 +336,10 @@ class BaseTranslator(ABC):
         """
 
     @abstractmethod
-    def _token_scores(self, parts: list[SourcePart], found: NBest) -> list[list[list[float]]]:
-        """Returns the log-probabilities of the tokens of each hypothesis of each part.
+    def _token_scores(self, pairs: list[tuple[SourcePart, Hypothesis]]) -> list[list[float]]:
+        """Returns the log-probabilities (nats) of the tokens of each hypothesis of a part.
 
-        They are in nats, and begin after the prefixes of the tokenizer.
+        They begin after the prefixes of the tokenizer.
         """
 
     def search_aligned(
@@ -410,15 +410,15 @@ class BaseTranslator(ABC):
 
     def _with_word_scores(self, parts: list[SourcePart], found: NBest) -> NBest:
         """Returns the hypotheses of each part with the scores of their words."""
-
-        def scored(hypothesis: Hypothesis, tokens: list[float]) -> Hypothesis:
-            of_words = self._target_words(hypothesis)[: len(tokens)]
+        pairs = [(part, x) for part, xs in zip(parts, found, strict=True) for x in xs]
+        scored = []
+        for (_, x), tokens in zip(pairs, self._token_scores(pairs), strict=True):
+            of_words = self._target_words(x)[: len(tokens)]
             sums = np.asarray(tokens)[: len(of_words)] @ of_words
             means = (sums / np.maximum(of_words.sum(axis=0), 1)).tolist()
-            return replace(hypothesis, word_scores=tuple(means))
-
-        pairs = zip(found, self._token_scores(parts, found), strict=True)
-        return [[*map(scored, of_part, scores)] for of_part, scores in pairs]
+            scored.append(replace(x, word_scores=tuple(means)))
+        of_all = iter(scored)
+        return [[next(of_all) for _ in xs] for xs in found]
 
     def _target_words(self, hypothesis: Hypothesis) -> np.ndarray:
         """Returns the words of each piece of a hypothesis, see `memberships`."""

@@ -13,6 +13,8 @@ from keras_transformer.data.tokenizer import Tokenizer, most_pieces
 from keras_transformer.decoding.batches import pair_batches
 from keras_transformer.errors import UserError, check_is_list
 
+Rows = Sequence[Sequence[int]]
+
 
 class PairScores(NamedTuple):
     """The log-probabilities of the targets of sentence pairs under a model."""
@@ -135,7 +137,7 @@ class Scorer:
             UserError: If a sentence or a translation is longer than the model accepts.
         """
         scores = [PairScore(0.0, 0)] * len(sentences)
-        for indices, (_, *found) in self._batches(sentences, translations):
+        for indices, (_, *found) in self._batches(*self._encoded(sentences, translations)):
             for index, total, length in zip(indices, *found, strict=False):
                 scores[index] = PairScore(float(total), int(length))
             if progress:
@@ -146,23 +148,28 @@ class Scorer:
         self, sentences: Sequence[str], translations: Sequence[str]
     ) -> list[list[float]]:
         """Returns the log-probabilities (nats) of the pieces of each translation, then of eos."""
-        scored: list[list[float]] = [[]] * len(sentences)
-        for indices, (tokens, _, lengths) in self._batches(sentences, translations):
+        return self.of_pieces(*self._encoded(sentences, translations))
+
+    def of_pieces(self, sources: Rows, targets: Rows) -> list[list[float]]:
+        """Does the same for framed sources and the pieces of targets, truncated if necessary."""
+        scored: list[list[float]] = [[]] * len(sources)
+        first = len(self.tokenizer.target_prefix_ids)
+        for indices, (tokens, _, lengths) in self._batches(sources, targets):
             for row, index in enumerate(indices):
-                first = len(self.tokenizer.target_prefix_ids)
                 scored[index] = tokens[row, first : lengths[row]].tolist()
         return scored
 
-    def _batches(
-        self, sentences: Sequence[str], translations: Sequence[str]
-    ) -> Iterator[tuple[list[int], PairScores]]:
+    def _encoded(self, sentences: Sequence[str], translations: Sequence[str]) -> tuple[Rows, Rows]:
+        most = self.model.max_length
+        sources = checked_pieces(self.tokenizer, "source", sentences, most)
+        targets = checked_pieces(self.tokenizer, "target", translations, most)
+        return [self.tokenizer.frame_source(ids) for ids in sources], targets
+
+    def _batches(self, sources: Rows, targets: Rows) -> Iterator[tuple[list[int], PairScores]]:
         """Yields the indices of the pairs of each batch, and their scores as NumPy arrays."""
-        tokenizer, pad_id, longest = self.tokenizer, self.tokenizer.pad_id, self.model.max_length
-        sources = checked_pieces(tokenizer, "source", sentences, longest)
-        targets = checked_pieces(tokenizer, "target", translations, longest)
-        sources = [tokenizer.frame_source(ids) for ids in sources]
-        framed = [tokenizer.frame_target(ids) for ids in targets]
-        batches = pair_batches(sources, framed, self.tokens_per_batch, longest, pad_id)
+        most, pad_id = self.model.max_length, self.tokenizer.pad_id
+        framed = [[x[:most] for x in self.tokenizer.frame_target(ids)] for ids in targets]
+        batches = pair_batches(sources, framed, self.tokens_per_batch, most, pad_id)
         for indices, source_ids, target_ids in batches:
             found = self._score_pairs(source_ids, *target_ids.swapaxes(0, 1), pad_id=pad_id)
             yield indices, PairScores(*map(ops.convert_to_numpy, found))

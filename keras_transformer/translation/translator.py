@@ -55,7 +55,7 @@ from keras_transformer.translation.hypothesis import (
 )
 from keras_transformer.translation.list_search import ListSearch
 from keras_transformer.translation.open_run import open_models, open_shortlist
-from keras_transformer.translation.scoring import score_pairs
+from keras_transformer.translation.scoring import Scorer
 from keras_transformer.translation.target_constraints import TargetConstraints
 from keras_transformer.translation.word_forms import WordForms
 
@@ -148,7 +148,7 @@ class Translator(BaseTranslator):
         self._pair_shapes = MANY_SHAPES
         self.has_attention = Capabilities.of(model).source_attention is not None
         self._source_attention = compile_function(lambda m, *ids: m.source_attention(*ids), model)
-        self._score_pairs = compile_function(score_pairs, model)
+        self._scorer = Scorer(model, tokenizer, self.tokens_per_batch)
 
     @classmethod
     def from_run(
@@ -412,18 +412,8 @@ class Translator(BaseTranslator):
             for index, weights in zip(indices, attention, strict=False):
                 yield index, weights[:, forced:, parts[index].before :]
 
-    def _token_scores(self, parts: list[SourcePart], found: NBest) -> list[list[list[float]]]:
-        tokenizer, most = self.tokenizer, self.max_length
-        sources = [part.ids for part, xs in zip(parts, found, strict=True) for _ in xs]
-        framed = (tokenizer.frame_target(self._own_ids(x)) for xs in found for x in xs)
-        targets = [(ids[:most], labels[:most]) for ids, labels in framed]
-        scores: list[list[float]] = [[]] * len(sources)
-        batches = pair_batches(sources, targets, self.tokens_per_batch, most, tokenizer.pad_id)
-        for indices, source_ids, target_ids in batches:
-            given = source_ids, *target_ids.swapaxes(0, 1)
-            with self.own_weights():
-                rows = self._score_pairs(*given, pad_id=tokenizer.pad_id).token_log_probabilities
-            for index, row in zip(indices, ops.convert_to_numpy(rows), strict=False):
-                scores[index] = row[len(tokenizer.target_prefix_ids) :].tolist()
-        of_all = iter(scores)
-        return [[next(of_all) for _ in xs] for xs in found]
+    def _token_scores(self, pairs: list[tuple[SourcePart, Hypothesis]]) -> list[list[float]]:
+        with self.own_weights():
+            return self._scorer.of_pieces(
+                [part.ids for part, _ in pairs], [self._own_ids(x) for _, x in pairs]
+            )

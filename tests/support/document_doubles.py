@@ -81,8 +81,8 @@ class Double(BaseTranslator):
             for n, x in enumerate(parts)
         )
 
-    def _token_scores(self, parts, found):
-        return [[[-float(k) for k in range(len(x.ids))]] for (x,) in found]
+    def _token_scores(self, pairs):
+        return [[-float(k) for k in range(len(x.ids))] for _, x in pairs]
 
 
 def new_double(names=NAMES, numbers=NUMBERS, is_reversed=False, forms=(), max_length=50, **known):

@@ -49,8 +49,8 @@ class Capitals(BaseTranslator):
     def _attention(self, parts, found):
         return ((n, np.array([np.eye(len(x.ids))] * len(found[n]))) for n, x in enumerate(parts))
 
-    def _token_scores(self, parts, found):
-        return [[[-1.0] * len(part.ids)] for part in parts]
+    def _token_scores(self, pairs):
+        return [[-1.0] * len(part.ids) for part, _ in pairs]
 
 
 SHIPPED = Path(__file__).parents[2] / "saved_models" / "tatoeba_en_de" / "tokenizer"
