@@ -226,14 +226,20 @@ class BaseTranslator(ABC):
         *given: Any,
         **sampling: Any,
     ) -> NBest:
-        lines = self._rewritten(sentences, *given)
+        check_is_list(sentences=sentences)
+        # With constraints, a line is read as it is written.
+        lines = [
+            Rewritten(line) if _of_line(index, given) else self.word_forms.of_line(line)
+            for index, line in enumerate(sentences)
+        ]
         texts, apart = [x.text for x in lines], [x.is_split for x in lines]
         parts, count = self._parts(texts, apart), len(lines)
         constraints = TargetConstraints(self.tokenizer, parts, count, *given)
         # The translation of a sentence with required words is no copy.
         parts = [x._replace(is_copied=x.is_copied and not constraints.requires(x)) for x in parts]
         searched = self._not_copied(parts)
-        with counted_progress(progress, searched, count, self.waiting) as advance:
+        owners = [part.sentence for part in searched]
+        with counted_progress(progress, owners, count, self.waiting) as advance:
             aligned = range(len(searched)) if alignments else ()
             found = self._search_parts(searched, options, constraints, advance, aligned, **sampling)
         found = constraints.met(searched, found)
@@ -252,15 +258,6 @@ class BaseTranslator(ABC):
             blank = [best, *[replace(NO_HYPOTHESIS, **empty)] * (options.n_best - 1)]
         pairs = zip(lines, whole_sentences(parts, found, blank, count), strict=True)
         return [[line.restored(x) for x in xs] for line, xs in pairs]
-
-    def _rewritten(self, sentences: Sequence[str], *given: Any) -> list[Rewritten]:
-        """Returns the sentences as the model reads them: as written, if they have constraints."""
-        check_is_list(sentences=sentences)
-        lines = [self.word_forms.of_line(sentence) for sentence in sentences]
-        for index, sentence in enumerate(sentences):
-            if _of_line(index, given):
-                lines[index] = Rewritten(sentence)
-        return lines
 
     def stream(self, lines: Iterable[str]) -> Iterator[str]:
         """Translates lines as they arrive, in the same order.
@@ -357,11 +354,9 @@ class BaseTranslator(ABC):
         """
         parts = self._parts(texts)
         searched = self._not_copied(parts)
-        own = [groups[part.sentence] for part in searched]
-        pairs = zip(searched, own, [None, *own], strict=False)
-        counted = [part._replace(number=int(a == b)) for part, a, b in pairs]
-        needed = [n for n, group in enumerate(own) if marked[group]]
-        with counted_progress(progress, counted, len(marked), self.waiting) as advance:
+        owners = [groups[part.sentence] for part in searched]
+        needed = [n for n, group in enumerate(owners) if marked[group]]
+        with counted_progress(progress, owners, len(marked), self.waiting) as advance:
             constraints = TargetConstraints(self.tokenizer, searched, len(texts))
             options = self.options.replace(n_best=1)
             found = self._search_parts(searched, options, constraints, advance, needed)
@@ -435,11 +430,12 @@ def _of_line(index: int, given: Sequence[Any]) -> list[str]:
 
 @contextmanager
 def counted_progress(
-    progress: Progress, parts: Sequence[SourcePart], count: int, waiting: str
+    progress: Progress, owners: Sequence[int], count: int, waiting: str
 ) -> Iterator[Advance]:
-    """Yields the function `advance`. A sentence counts when its first part is finished."""
+    """Yields the function `advance`. What owns parts, in order, counts with the first of them."""
     hidden = callable(progress) or not progress
+    first = [x != before for x, before in zip(owners, [None, *owners], strict=False)]
     with Bar("translating", waiting, total=count, unit="sentence", disable=hidden) as bar:
         update = progress if callable(progress) else bar.update
-        yield lambda indices: update(sum(parts[index].number == 0 for index in indices))
-        update(count - sum(part.number == 0 for part in parts))  # Blank sentences have no parts.
+        yield lambda indices: update(sum(first[index] for index in indices))
+        update(count - sum(first))  # Blank sentences have no parts.

@@ -185,9 +185,7 @@ def whole_sentences(
     for sentence, group in itertools.groupby(parts, lambda part: part.sentence):
         sources = list(group)
         rows = [_copies(x, blank) if x.is_copied else next(translated) for x in sources]
-        whole[sentence] = rows[0]
-        if len(rows) > 1:
-            whole[sentence] = [join_hypotheses(sources, x) for x in zip(*rows, strict=True)]
+        whole[sentence] = [join_hypotheses(sources, x) for x in zip(*rows, strict=True)]
     return whole
 
 

@@ -96,10 +96,9 @@ class TargetConstraints:
             "The search found no translation that meets the constraints. Change the constraints, "
             "or raise the maximum length or the beam size."
         )
-        for part, of_part in zip(parts, found, strict=True):
-            if not self._is_met(part, of_part[0]):
-                raise self._error(part.sentence, rule)
-        pairs = zip(parts, found, strict=True)
+        pairs = [*zip(parts, found, strict=True)]
+        if unmet := [part for part, of_part in pairs if not self._is_met(part, of_part[0])]:
+            raise self._error(unmet[0].sentence, rule)
         return [[x if self._is_met(part, x) else NO_HYPOTHESIS for x in xs] for part, xs in pairs]
 
     def _is_met(self, part: SourcePart, hypothesis: Hypothesis) -> bool:
