@@ -76,10 +76,9 @@ def memberships(pieces: Sequence[tuple[int, int]], of_words: Offsets) -> np.ndar
 def word_shares(attention: np.ndarray, of_source: np.ndarray, of_target: np.ndarray) -> np.ndarray:
     """Returns the attention `(T, S)` of target words to source words.
 
-    Row t, column s of `attention` is the attention of target piece t to source piece s. Further
-    rows and columns, such as those of eos, are ignored. The attention is averaged over the pieces
-    of a target word and summed over those of a source word. Then each column is divided by the root
-    of its sum, because some words, such as the first one, get attention from all.
+    For `attention`, see `word_alignment`. It is averaged over the pieces of a target word and
+    summed over those of a source word. Then each column is divided by the root of its sum, because
+    some words, such as the first one, get attention from all.
     """
     between = np.asarray(attention, float)[: len(of_target), : len(of_source)]
     means = of_target / np.maximum(of_target.sum(axis=0), 1)

@@ -106,13 +106,9 @@ def source_parts(
 ) -> list[SourcePart]:
     """Encodes sentences. Blank ones have no parts.
 
-    Args:
-        tokenizer: Encodes the sentences.
-        sentences: Sentences of any lengths.
-        max_length: The largest number of tokens that the model accepts.
-        is_split: Whether longer sentences are split, not truncated.
-        wordless: A part is copied if its pieces are all of these, and one is unknown.
-        apart: Which lines are split into their sentences, if `is_split`.
+    If `is_split`, sentences of more than `max_length` tokens are split, and not truncated, and the
+    lines that are `apart` are split into their sentences. A part is copied if its pieces are all
+    `wordless`, and one is unknown.
     """
     texts = ["" if is_invisible(sentence) else sentence.strip() for sentence in sentences]
     parts: list[SourcePart] = []
@@ -218,8 +214,6 @@ def join_hypotheses(sources: Sequence[SourcePart], parts: Sequence[Hypothesis]) 
     The source words in the alignments must be counted from the beginning of the whole sentence. If
     a part has no hypothesis, neither has the sentence.
     """
-    is_aligned = parts[0].alignment is not None
-    is_scored = parts[0].word_scores is not None
     if missing := [part for part in parts if part.score == IMPOSSIBLE]:
         return missing[0]
     texts: list[str] = []
@@ -248,6 +242,6 @@ def join_hypotheses(sources: Sequence[SourcePart], parts: Sequence[Hypothesis]) 
         score=sum(part.score for part in parts),
         log_probability=sum(part.log_probability for part in parts),
         length=sum(part.length for part in parts),
-        alignment=tuple(sorted(alignment)) if is_aligned else None,
-        word_scores=tuple(scores) if is_scored else None,
+        alignment=None if parts[0].alignment is None else tuple(sorted(alignment)),
+        word_scores=None if parts[0].word_scores is None else tuple(scores),
     )

@@ -54,13 +54,7 @@ def project(
 
     Each span gets the contiguous words of the translation that attend to it most, within those of
     the span around it and beside those of its siblings. The result is a tree that has the markup of
-    each span once, whatever the alignment is.
-
-    Args:
-        segment: The text that was translated, with its spans.
-        target: Its translation.
-        alignment: Which words belong together.
-        escape: What is done to the text, but not to markup and replacements.
+    each span once, whatever the alignment is. `escape` changes text, but no markup or replacement.
     """
     tree = _tree(segment)
     projection = _Projection(segment.text, target, alignment)

@@ -150,9 +150,7 @@ def test_a_search_that_cannot_meet_the_constraints_is_refused():
     ("options", "arguments", "message"),
     [
         ({}, {"sentences": "12"}, "must be a list of strings. Received: '12'"),
-        ({}, {"sentences": ["1"], "prefixes": ["1", "2"]}, "Received: 2"),
         ({"max_length": 33}, {"sentences": ["1"]}, "Received: max_length=33"),
-        ({"n_best": 5}, {"sentences": ["1"]}, "Received: n_best=5, beam_size=4"),
     ],
 )
 def test_mistakes_are_named(options, arguments, message):
