@@ -109,12 +109,12 @@ def translate_segments(
     progress: bool | Callable[[int], Any],
 ) -> list[TranslatedSegment]:
     """Does the work of `BaseTranslator.translate_segments`."""
-    settings = glossary, escape, word_scores
-    forms = translator.word_forms
+    forms, terms = translator.word_forms, glossary or Glossary({})
     split = [without_marks(segment, forms, escape) for segment in segments]
     asides = [aside for _, own in split for _, aside in own]
-    ready = iter(translate_segments(translator, asides, *settings, False) if asides else [])
-    found = [[next(ready) for _ in own] for _, own in split]
+    settings = glossary, escape, word_scores, False
+    of_asides = iter(translate_segments(translator, asides, *settings) if asides else [])
+    found = [[next(of_asides) for _ in own] for _, own in split]
     whole = []
     for (segment, own), parts in zip(split, found, strict=True):
         places = []
@@ -122,45 +122,35 @@ def translate_segments(
             written = place.before + forms.within(aside.text, x.text) + place.after
             places.append(replace(place, before="", after=written))
         whole.append(segment._replace(spans=(*segment.spans, *places)))
-    translated = zip(_translate(translator, whole, *settings, progress), found, strict=True)
-    return [
-        TranslatedSegment(
-            x.text,
-            sum((part.terms for part in parts), x.terms),
-            sum((part.word_scores for part in parts), x.word_scores),
-        )
-        for x, parts in translated
-    ]
+    ready, sentences = _protect_all(translator, whole, escape)
+    marked = [bool(x.spans or [*terms.find(x.text)]) for x in ready]
+    blocks: list[list[_Block]] = [[] for _ in whole]
+    for index, block in _translated(translator, sentences, marked, word_scores, progress):
+        blocks[index].append(block)
+    results = []
+    for segment, rewritten, of_segment, parts in zip(whole, ready, blocks, found, strict=True):
+        if all(block.is_copied for block in of_segment):
+            result = TranslatedSegment(write(segment, escape))
+        else:
+            result = _rendered(rewritten, of_segment, terms, forms, escape)
+        applied = sum((part.terms for part in parts), result.terms)
+        scores = sum((part.word_scores for part in parts), result.word_scores)
+        results.append(TranslatedSegment(result.text, applied, scores))
+    return results
 
 
-def _translate(
-    translator: Any,
-    segments: Sequence[Segment],
-    glossary: Glossary | None,
-    escape: Callable[[str], str],
-    word_scores: bool,
-    progress: bool | Callable[[int], Any],
-) -> list[TranslatedSegment]:
-    """Translates segments, but not what is in brackets in them."""
-    ready, sentences = [*segments], []
+def _protect_all(
+    translator: Any, segments: Sequence[Segment], escape: Callable[[str], str]
+) -> tuple[list[Segment], list[_Sentence]]:
+    """Does the same as `_protect` for segments. Those of a foreign script have no sentences."""
+    ready, sentences = [*segments], list[_Sentence]()
     foreign = [translator.word_forms.is_foreign(segment.text) for segment in segments]
     warn_of_copies([segment.text for segment in itertools.compress(segments, foreign)])
     for index, segment in enumerate(segments):
         if not foreign[index]:
             ready[index], found = _protect(index, segment, translator.copied_words, escape)
             sentences += found
-    blocks: list[list[_Block]] = [[] for _ in segments]
-    terms = glossary or Glossary({})
-    marked = [bool(x.spans or [*terms.find(x.text)]) for x in ready]
-    settings = {"word_scores": word_scores, "progress": progress}
-    for index, block in _translated(translator, sentences, marked, **settings):
-        blocks[index].append(block)
-    return [
-        _rendered(changed, of_segment, terms, translator.word_forms, escape)
-        if any(not x.is_copied for x in of_segment)
-        else TranslatedSegment(write(segment, escape))
-        for segment, changed, of_segment in zip(segments, ready, blocks, strict=True)
-    ]
+    return ready, sentences
 
 
 def _protect(
@@ -267,14 +257,14 @@ def _clauses(text: str, forms: WordForms) -> set[int]:
 
 
 def _translated(
-    translator: Any, sentences: Sequence[_Sentence], marked: Sequence[bool], **settings: Any
+    translator: Any, sentences: Sequence[_Sentence], marked: Sequence[bool], *settings: Any
 ) -> Iterator[tuple[int, _Block]]:
     """Yields the segment of each part of all sentences, and the part with its translation."""
     lines = [translator.word_forms.rewritten(x.text, x.kept) for x in sentences]
     texts = ["" if x.is_copied else y.text for x, y in zip(sentences, lines, strict=True)]
     groups = [x.segment for x in sentences]
     of_sentence: dict[int, list[AlignedPart]] = {}
-    for found in translator.search_aligned(texts, groups, marked, **settings):
+    for found in translator.search_aligned(texts, groups, marked, *settings):
         of_sentence.setdefault(found.part.sentence, []).append(found)
     for index, (sentence, line) in enumerate(zip(sentences, lines, strict=True)):
         at, start, text = 0, sentence.start, sentence.text
