@@ -12,7 +12,7 @@ import numpy as np
 from keras_transformer._progress import Bar
 from keras_transformer.data.text_files import available_chunks
 from keras_transformer.data.tokenizer import Tokenizer
-from keras_transformer.decoding.options import DecodingOptions, SearchOptions
+from keras_transformer.decoding.options import IMPOSSIBLE, DecodingOptions, SearchOptions
 from keras_transformer.errors import check_is_list
 from keras_transformer.translation.alignment import (
     AlignedPart,
@@ -23,7 +23,7 @@ from keras_transformer.translation.alignment import (
     words,
 )
 from keras_transformer.translation.glossary import Glossary
-from keras_transformer.translation.hypothesis import NO_HYPOTHESIS, Hypothesis, NBest, SourcePart
+from keras_transformer.translation.hypothesis import Hypothesis, NBest, SourcePart
 from keras_transformer.translation.long_lines import (
     source_parts,
     warn_of_copies,
@@ -247,15 +247,9 @@ class BaseTranslator(ABC):
             found = self._align(searched, found)
         if word_scores:
             found = self._with_word_scores(searched, found)
-        empty: dict[str, Any] = {
-            "alignment": () if alignments else None,
-            "word_scores": () if word_scores else None,
-        }
-        best = Hypothesis("", (), 0.0, 0.0, 0, **empty)
-        if sampling:
-            blank = [best] * options.num_samples
-        else:
-            blank = [best, *[replace(NO_HYPOTHESIS, **empty)] * (options.n_best - 1)]
+        of_words = () if alignments else None, () if word_scores else None
+        best, none = (Hypothesis("", (), x, x, 0, *of_words) for x in (0.0, IMPOSSIBLE))
+        blank = [best] * options.num_samples if sampling else [best, *[none] * (options.n_best - 1)]
         pairs = zip(lines, whole_sentences(parts, found, blank, count), strict=True)
         return [[line.restored(x) for x in xs] for line, xs in pairs]
 
