@@ -9,7 +9,6 @@ import unicodedata
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import regex
@@ -189,10 +188,10 @@ def _copies(part: SourcePart, blank: list[Hypothesis]) -> list[Hypothesis]:
     """Returns the hypotheses `blank` of a sentence with the text of a part, where they exist."""
     words = range(part.first_word, part.first_word + len(part.text.split()))
     pairs = tuple((word, word - part.first_word) for word in words)
-    given: dict[str, Any] = {"text": part.text}
-    given["alignment"] = None if blank[0].alignment is None else pairs
-    given["word_scores"] = None if blank[0].word_scores is None else (0.0,) * len(pairs)
-    return [x if x.score == IMPOSSIBLE else replace(x, **given) for x in blank]
+    alignment = None if blank[0].alignment is None else pairs
+    scores = None if blank[0].word_scores is None else (0.0,) * len(pairs)
+    copy = replace(blank[0], text=part.text, alignment=alignment, word_scores=scores)
+    return [x if x.score == IMPOSSIBLE else copy for x in blank]
 
 
 def is_invisible(text: str) -> bool:
