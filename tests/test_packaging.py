@@ -26,7 +26,6 @@ TESTED_WITH = {
     "_backend/fully_sharded.py": "training/test_own_model.py",
     "_backend/types.py": "models/test_equivalence.py",
     "data/buckets.py": "data/test_batch_plan.py",
-    "data/texts.py": "training/run/test_language_model.py",
     "formats/export_options.py": "formats/test_run_export.py",
     "data/tokenizer_training.py": "data/test_tokenizer.py",
     "recipe/sections.py": "recipe/test_settings.py",

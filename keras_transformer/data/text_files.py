@@ -1,4 +1,4 @@
-"""Reads and checks lines of text from files and standard input, and downloads files."""
+"""Reads and checks the lines and texts of files and standard input, and downloads files."""
 
 import bz2
 import codecs
@@ -50,11 +50,11 @@ _STRUCTURED = (
 ).split()
 # What opens a compressed file, by a regular expression for its first bytes.
 _OPENERS: dict[bytes, Any] = {
-    b"\x1f\x8b": lambda file, path: gzip.GzipFile(fileobj=file),
-    b"\xfd7zXZ\0": lambda file, path: lzma.LZMAFile(file),
-    b"BZh[1-9]1AY&SY": lambda file, path: bz2.BZ2File(file),
-    b"\\(\xb5/\xfd": lambda file, path: io.BufferedReader(
-        extra("pyarrow", path).input_stream(file, compression="zstd")
+    b"\x1f\x8b": gzip.open,
+    b"\xfd7zXZ\0": lzma.open,
+    b"BZh[1-9]1AY&SY": bz2.open,
+    b"\\(\xb5/\xfd": lambda file: io.BufferedReader(
+        extra("pyarrow", file.name).input_stream(file, compression="zstd")
     ),
 }
 # A thousand times the bytes of a long sentence. The limit saves memory: a gzipped file of 1 MB can
@@ -91,6 +91,27 @@ def read_lines(path: str | Path) -> Iterator[str]:
         yield from _lines(file, f"{path}")
 
 
+def read_texts(path: Path, documents: str, part: slice | None = None) -> Iterator[tuple[str]]:
+    """Yields the texts of a file for a language model, each as a tuple of one string.
+
+    `documents` says what a document is: "lines", "paragraphs" (lines up to an empty one), or
+    "files", whose texts are their lines. A text that ends with a line end goes on in the next one.
+    With `part`, these are only some of the texts, such as the last 100 for `slice(-100, None)`.
+    """
+    texts = read_lines(path)
+    if documents == "paragraphs":
+        groups = itertools.groupby(texts, lambda line: bool(line.strip()))
+        texts = ("\n".join(group) for has_text, group in groups if has_text)
+    if part:
+        count = sum(1 for _ in read_texts(path, documents))
+        texts = itertools.islice(texts, *part.indices(count)[:2])
+    if documents != "files":
+        yield from zip(texts)
+        return
+    for text, following in itertools.pairwise(itertools.chain(texts, [None])):
+        yield (f"{text}" if following is None else f"{text}\n",)
+
+
 @contextmanager
 def open_text(path: str | Path) -> Iterator[BinaryIO]:
     """Opens a plain or compressed file, and turns errors of reading into `CorpusError`.
@@ -105,7 +126,7 @@ def open_text(path: str | Path) -> Iterator[BinaryIO]:
         with open(path, "rb") as raw:
             head = raw.peek(10)
             opener = next((_OPENERS[x] for x in _OPENERS if re.match(x, head)), None)
-            yield opener(raw, path) if opener else raw
+            yield opener(raw) if opener else raw
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         reason = getattr(error, "strerror", None) or error
         raise CorpusError(f"{path}: cannot be read: {reason}") from None

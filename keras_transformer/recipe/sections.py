@@ -20,7 +20,6 @@ from pydantic import (
 )
 
 from keras_transformer.data.languages import LanguageCode
-from keras_transformer.data.texts import Documents
 from keras_transformer.decoding.options import DecodingOptions
 
 # The context of validation for the recipe of a run, which does not check the section `model`: its
@@ -162,7 +161,7 @@ class Data(Section):
     """Code of BCP 47 or ISO 639, such as en, zh-Hant or deu."""
     target_language: LanguageCode = "de"
     """Code of BCP 47 or ISO 639, such as en, zh-Hant or deu."""
-    documents: Documents | None = None
+    documents: Literal["lines", "paragraphs", "files"] | None = None
     """What a language model reads as one text: lines, paragraphs (up to an empty line) or files.
     The key source of each split names the file. Default: none, for sentence pairs."""
     train: OneOrMore | None = None

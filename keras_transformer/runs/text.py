@@ -14,8 +14,7 @@ from keras_transformer._files import atomic_write, read_json, write_json
 from keras_transformer.data.filters import filtered, language_test
 from keras_transformer.data.held_out import hold_out
 from keras_transformer.data.parallel_text import SIDES, Corpora, read_parallel
-from keras_transformer.data.text_files import COMPRESSED, Pair, Repeatable, download
-from keras_transformer.data.texts import Documents, read_texts
+from keras_transformer.data.text_files import COMPRESSED, Pair, Repeatable, download, read_texts
 from keras_transformer.data.token_store import TokenStore, list_reasons
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
@@ -53,7 +52,7 @@ class RunText:
             parts.append(Repeatable(partial(_with_prefix, pairs, prefix, both)))
         return Corpora(parts)
 
-    def _texts(self, split: Split, documents: Documents) -> Corpora:
+    def _texts(self, split: Split, documents: str) -> Corpora:
         data, part = self.recipe.data, None
         if data.held_out:
             last = -data.held_out.validation

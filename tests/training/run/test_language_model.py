@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from keras_transformer import BatchPlan, Generator, Run, SamplingOptions, Tokenizer, TokenStore
 from keras_transformer.data.parallel_text import Corpora
-from keras_transformer.data.texts import read_texts
+from keras_transformer.data.text_files import read_texts
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import UserError
 from keras_transformer.formats import open_translator
