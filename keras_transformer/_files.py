@@ -15,9 +15,9 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from io import BufferedReader
+from io import BufferedReader, TextIOWrapper
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, Any, BinaryIO, TextIO
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -125,23 +125,17 @@ def _opening(path: str | Path) -> Iterator[None]:
 
 
 @contextmanager
-def output_path(path: str | Path) -> Iterator[Path]:
-    """Writes a file as `atomic_write` does. Raises `UserError` at once if that is not possible.
+def output_bytes(path: str | Path) -> Iterator[BinaryIO]:
+    """Opens a file, a device or a pipe to write. Raises `UserError` at once if that is impossible.
 
-    A device or a pipe gets the content of the file at the end.
+    A file is written as by `atomic_write`.
     """
-    is_stream = _is_stream(path)
     with ExitStack() as stack:
         with _opening(path):
-            if is_stream:
-                stream = stack.enter_context(open(path, "ab"))
-                partial = Path(stack.enter_context(tempfile.TemporaryDirectory()), "output")
-            else:
-                partial = stack.enter_context(atomic_write(path))
-                partial.touch()
-        yield partial
-        if is_stream:
-            stream.write(partial.read_bytes())
+            is_stream = _is_stream(path)
+            partial = path if is_stream else stack.enter_context(atomic_write(path))
+            file = stack.enter_context(open(partial, "ab"))
+        yield file
 
 
 def _is_stream(path: str | Path) -> bool:
@@ -195,15 +189,10 @@ def resumable_file(
 
 @contextmanager
 def output_file(path: str | Path) -> Iterator[TextIO]:
-    """Opens an output file as `output_path` does. A device or a pipe is written line by line."""
-    if _is_stream(path):
-        with _opening(path):
-            stream = open(path, "a", buffering=1, encoding="utf-8")
-        with stream:
-            yield stream
-    else:
-        with output_path(path) as partial, partial.open("w", encoding="utf-8") as file:
-            yield file
+    """Opens a text file as `output_bytes` does. A device or a pipe is written line by line."""
+    with output_bytes(path) as file:
+        with TextIOWrapper(file, encoding="utf-8", line_buffering=_is_stream(path)) as text:
+            yield text
 
 
 def keras_home() -> Path:

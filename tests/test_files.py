@@ -18,8 +18,8 @@ from keras_transformer._files import (
     atomic_write,
     check_is_free,
     keras_home,
+    output_bytes,
     output_file,
-    output_path,
     read_json_members,
     resumable_file,
 )
@@ -135,8 +135,8 @@ def test_a_pipe_stays_and_gets_the_content(tmp_path):
     pipe = tmp_path / "pipe.html"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    with output_path(pipe) as partial:
-        partial.write_bytes(b"whole ")
+    with output_bytes(pipe) as file:
+        file.write(b"whole ")
     with output_file(pipe) as file:
         file.write("line")
     with resumable_file(pipe, 1, "text") as (write, done):

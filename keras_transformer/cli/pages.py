@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import click
 from pydantic import Field
 
-from keras_transformer._files import output_file, output_path
+from keras_transformer._files import output_bytes, output_file
 from keras_transformer.cli import parameters
 from keras_transformer.cli.parameters import Given, checked
 from keras_transformer.errors import UserError
@@ -58,12 +58,12 @@ def attention_command(run: Path, sentence: str, options: AttentionOptions) -> No
 
     if suffix == ".png":
         pages.resvg()
-    with output_path(output) as partial:
+    with output_bytes(output) as file:
         translator = checked(open_translator, run, checkpoint=options.checkpoint)
         example = translation_attention(translator, sentence, options.target)
         is_page = suffix == ".html"
         text = pages.attention_page(example) if is_page else pages.attention_svg(example, **shown)
-        partial.write_bytes(pages.png_from_svg(text) if suffix == ".png" else text.encode())
+        file.write(pages.png_from_svg(text) if suffix == ".png" else text.encode())
     click.echo(str(output))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from keras_transformer._files import output_file, output_path
+from keras_transformer._files import output_bytes, output_file
 from keras_transformer._progress import Bar
 from keras_transformer.data.text_files import read_lines, read_standard_input
 from keras_transformer.errors import UserError
@@ -67,8 +67,8 @@ def bytes_writer(output: Path | None) -> Iterator[Callable[[bytes], Any]]:
     if output is None:
         yield lambda content: click.echo(content, nl=False)
         return
-    with output_path(output) as partial:
-        yield partial.write_bytes
+    with output_bytes(output) as file:
+        yield file.write
 
 
 def printable(value: object) -> Any:

@@ -4,7 +4,7 @@ import codecs
 import re
 from pathlib import Path
 
-from keras_transformer._files import check_other_file, output_path, read_bytes
+from keras_transformer._files import check_other_file, output_bytes, read_bytes
 from keras_transformer.data.text_files import CorpusError
 from keras_transformer.documents.document import Document, Languages
 from keras_transformer.documents.html import read_html
@@ -117,7 +117,7 @@ def translate_document(
     """
     check_other_file(Path(output), Path(path), option="output")
     document = read_document(path, format, languages)
-    with output_path(output) as partial:
+    with output_bytes(output) as file:
         content, segments = document.translate(translator, glossary, progress)
-        partial.write_bytes(content)
+        file.write(content)
     return segments
