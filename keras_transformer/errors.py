@@ -64,10 +64,8 @@ def check_is_list(**texts: Any) -> None:
 def check_ids(end: int, **arrays: Any) -> None:
     """Raises `ValueError` if values of a NumPy array are not integers in `range(end)`."""
     for name, array in arrays.items():
-        if not array.size:
-            continue
         # NaN has no remainder that equals 0.
-        if array.min() < 0 or array.max() >= end or (array % 1 != 0).any():
+        if array.size and (array.min() < 0 or array.max() >= end or (array % 1 != 0).any()):
             raise ValueError(
                 f"`{name}` must be integers from 0 to {end - 1}. "
                 f"Received: values from {array.min()} to {array.max()}, dtype={array.dtype}"

@@ -55,14 +55,12 @@ class Packing(NamedTuple):
         cls, room: Sequence[np.ndarray], corpora: Sequence[int], multiple: int, seed: int
     ) -> "Packing":
         both = np.stack(room, axis=1)
-        width, members, counts, begin = row_width(both, multiple), list[np.ndarray](), [], 0
-        for size in corpora:
-            rows = fill_rows(both[begin : begin + size], width, seed)
-            members += [begin + row for row in rows]
-            counts.append(len(rows))
-            begin += size
+        width, ends = row_width(both, multiple), np.cumsum(corpora)
+        parts = [fill_rows(part, width, seed) for part in np.split(both, ends[:-1])]
+        begins = ends - corpora
+        members = [begin + row for begin, rows in zip(begins, parts, strict=True) for row in rows]
         source, target = map(int, (0, *width)[-2:])
-        return cls(members, counts, (source, target), both)
+        return cls(members, [*map(len, parts)], (source, target), both)
 
     def pairs(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the pairs of rows, the place of each one's row, and the pieces it may have."""

@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +197,7 @@ def _write(
     dropped: Counter[str] = Counter()
     parts, sides, names = corpora.parts, corpora.sides, _files(corpora.sides)
     ends, counts = dict.fromkeys(sides, 0), [0] * len(parts)
-    encode, unit = (_encode, " pairs") if sides == SIDES else (_Cutter(), " texts")
+    encode, unit = (_encode, " pairs") if sides == SIDES else (partial(_cut, rest=[]), " texts")
     with ExitStack() as stack:
         files = {name: stack.enter_context((directory / name).open("wb")) for name in names}
         bar = stack.enter_context(Bar("encoding", unit=unit, disable=not progress))
@@ -245,27 +246,24 @@ def _encode(
     return kept
 
 
-class _Cutter:
-    """Cuts the texts of a language model, and adds eos where a document ends."""
+def _cut(
+    chunk: list[Any], tokenizer: Tokenizer, max_length: int, dropped: Counter[str], rest: list[int]
+) -> list[tuple[list[int]]]:
+    """Returns the ids of texts of at most `max_length` pieces, with eos where a document ends.
 
-    def __init__(self) -> None:
-        self._rest: list[int] = []  # the beginning of a document that goes on in the next chunk
-
-    def __call__(
-        self, chunk: list[Any], tokenizer: Tokenizer, max_length: int, dropped: Counter[str]
-    ) -> list[tuple[list[int]]]:
-        """Returns the ids of texts of at most `max_length` pieces. Counts empty documents."""
-        texts, kept = [text for (text,) in chunk], []
-        for text, ids in zip(texts, tokenizer.encode_target(texts), strict=True):
-            pieces, goes_on = [*self._rest, *ids], text.endswith("\n")
-            if not (pieces or goes_on):
-                dropped["no text"] += 1
-                continue
-            pieces += [] if goes_on else [EOS_ID]
-            end = len(pieces) - len(pieces) % max_length if goes_on else len(pieces)
-            kept += [(pieces[x : min(x + max_length, end)],) for x in range(0, end, max_length)]
-            self._rest = pieces[end:]
-        return kept
+    Counts empty documents. `rest` has the beginning of a document that goes on in the next chunk.
+    """
+    texts, kept = [text for (text,) in chunk], []
+    for text, ids in zip(texts, tokenizer.encode_target(texts), strict=True):
+        pieces, goes_on = [*rest, *ids], text.endswith("\n")
+        if not (pieces or goes_on):
+            dropped["no text"] += 1
+            continue
+        pieces += [] if goes_on else [EOS_ID]
+        end = len(pieces) - len(pieces) % max_length if goes_on else len(pieces)
+        kept += [(pieces[x : min(x + max_length, end)],) for x in range(0, end, max_length)]
+        rest[:] = pieces[end:]
+    return kept
 
 
 def list_reasons(dropped: dict[str, int]) -> str:
