@@ -2,7 +2,6 @@
 
 import importlib
 import re
-from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
@@ -45,13 +44,6 @@ def check_sizes(**sizes: Any) -> None:
     for name, size in sizes.items():
         if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
             raise ValueError(f"`{name}` must be an integer of at least 1. Received: {name}={size}")
-
-
-def may_be_equal(shape: Sequence[int | None], expected: Sequence[int | None]) -> bool:
-    """Returns whether two shapes may be equal. None stands for any size."""
-    return len(shape) == len(expected) and all(
-        None in sizes or sizes[0] == sizes[1] for sizes in zip(shape, expected, strict=True)
-    )
 
 
 def check_is_list(**texts: Any) -> None:

@@ -66,23 +66,21 @@ class _Words:
             if score < 0 and id not in prefix  # The score of pieces that are not text is 0.
         }
         self._longest = max(map(len, self._ids_and_scores))
-        self._lengths = list(map(len, self._pieces))
         self._is_text = [piece in self._ids_and_scores for piece in self._pieces]
-        self._is_inside = [piece[0] != "▁" for piece in self._pieces]
         self._lattice_of_word = lru_cache(_MAX_WORDS)(self._lattice)
 
     def draw(self, sentence: list[int], random: Callable[[], float]) -> list[int]:
         """Returns other pieces of the same text. `random` returns numbers from 0 to 1."""
         drawn = []
-        inside, is_text = self._is_inside, self._is_text
-        joins = (inside[y] and is_text[x] and is_text[y] for x, y in itertools.pairwise(sentence))
+        is_text, neighbours = self._is_text, itertools.pairwise(sentence)
+        joins = (is_text[x] and is_text[y] and self._pieces[y][0] != "▁" for x, y in neighbours)
         begins = [0, *(place for place, join in enumerate(joins, start=1) if not join)]
         for begin, end in itertools.pairwise([*begins, len(sentence)]):
             lattice, place = self._lattice_of_word(tuple(sentence[begin:end])), 0
             while place < len(lattice):
                 ids, cumulative = lattice[place]
                 id = ids[bisect(cumulative, random())]
-                place += self._lengths[id]
+                place += len(self._pieces[id])
                 drawn.append(id)
         return drawn
 

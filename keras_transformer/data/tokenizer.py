@@ -197,10 +197,10 @@ class Tokenizer:
             frames = DEFAULT_FRAMES | frames_in(summary)
             is_named = tuple(digests) in (_NAMES, _NAMES[:1])
             if not is_named or [*map(type, frames.values())] != [list, list, bool]:
-                rule = (
-                    f"must name {' and '.join(_NAMES)}, and have two lists, and true or false, in"
+                raise ValueError(
+                    f"{_SUMMARY} must name {' and '.join(_NAMES)}, and have two lists, and true or "
+                    f"false, in {frames}"
                 )
-                raise ValueError(f"{_SUMMARY} {rule} {frames}")
             models = [files[name] for name in digests]
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{place} has no complete tokenizer: {error}") from None
@@ -386,12 +386,6 @@ def most_pieces(tokenizer: Tokenizer, side: str, max_length: int) -> int:
     return max_length - len(framed)
 
 
-def check_utf8(text: str) -> None:
-    """Raises `UserError` if a text has half of a surrogate pair, as a byte of argv can become."""
-    if re.search("[\ud800-\udfff]", text):
-        raise UserError(f"a sentence must be UTF-8 text. Received: {text!r:.80}")
-
-
 def _of_each(function: Callable[[Any], Any], items: list[Any]) -> list[Any]:
     """Calls a function of SentencePiece with a list, or with each item of a short one."""
     return function(items) if len(items) > _FEW else [function(x) for x in items]
@@ -402,8 +396,9 @@ def _encode(processor: SentencePieceProcessor, sentences: Sequence[str]) -> list
     try:
         return _of_each(processor.encode, list(sentences))
     except (TypeError, RuntimeError):
-        for sentence in sentences:
-            check_utf8(str(sentence))
+        for text in map(str, sentences):  # A byte of argv can become half of a surrogate pair.
+            if re.search("[\ud800-\udfff]", text):
+                raise UserError(f"a sentence must be UTF-8 text. Received: {text!r:.80}") from None
         raise
 
 

@@ -15,7 +15,6 @@ from keras_transformer._backend.operations import (
     softmax_parts,
 )
 from keras_transformer._backend.types import Size, Tensor
-from keras_transformer.errors import may_be_equal
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -160,7 +159,8 @@ def labels_and_weights(
     0 may be outside the vocabulary, and are set to 0.
     """
     labels = ops.cast(labels, "int32")  # in an unsigned dtype, -1 would be the largest label
-    if not may_be_equal(labels.shape, shape):
+    sizes = zip(labels.shape, shape, strict=False)
+    if len(labels.shape) != len(shape) or any(None not in x and x[0] != x[1] for x in sizes):
         raise ValueError(
             f"`y_true` must have one label for each token, and so the shape {tuple(shape)}. "
             f"Received: shape={tuple(labels.shape)}"

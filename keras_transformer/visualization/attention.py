@@ -10,7 +10,7 @@ from keras import ops
 from keras_transformer._backend.compile_function import compile_function
 from keras_transformer._backend.gradient_checkpointing import gradient_checkpointing
 from keras_transformer.capabilities import Capabilities
-from keras_transformer.data.tokenizer import Tokenizer, check_utf8
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.errors import UserError
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     AttentionRecord,
@@ -133,7 +133,6 @@ def translation_attention(
             if the model has no attention between its tokens.
     """
     model, tokenizer = translator.model, translator.tokenizer
-    check_utf8(sentence)
     sentence = translator.word_forms.of_line(sentence).text
     (source,) = checked_pieces(tokenizer, "source", [sentence], translator.max_length, least=1)
     word_scores: tuple[float, ...] = ()
@@ -143,7 +142,6 @@ def translation_attention(
         pieces = list(hypothesis.ids[len(tokenizer.target_prefix_ids) :])
         (target,) = tokenizer.decode_target([pieces])
     else:
-        check_utf8(target)
         (pieces,) = checked_pieces(tokenizer, "target", [target], translator.max_length, least=1)
     source_ids = tokenizer.frame_source(source)
     target_ids, labels = tokenizer.frame_target(pieces)
