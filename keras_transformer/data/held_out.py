@@ -1,21 +1,21 @@
 """Splits a corpus into training, validation and test text without a shared sentence."""
 
-import functools
 import hashlib
-import sys
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import regex
 
 from keras_transformer._progress import Bar
 from keras_transformer.data.text_files import Pair
-from keras_transformer.errors import UserError, check_sizes
+from keras_transformer.errors import UserError
 
 # Candidates per held-out pair. A candidate that shares its target with the other split is skipped.
 # If too few remain, all pairs are candidates.
 _CANDIDATES = 2
+_IGNORED = regex.compile(r"[^\p{L}\p{M}\p{N}]+")  # punctuation, symbols and spaces
 
 
 @dataclass
@@ -59,7 +59,6 @@ def hold_out(pairs: Iterable[Pair], validation: int, test: int, seed: int = 1) -
         UserError: If the held-out pairs would be more than half of the different source sentences,
             or if too few pairs have a target that is not in the test split.
     """
-    check_sizes(validation=validation, test=test)
     count = validation + test
     hashes = np.unique(np.fromiter((value for value, _ in _hashed(pairs, seed)), np.uint64))
     if count > len(hashes) // _CANDIDATES:
@@ -92,14 +91,7 @@ def _progress(pairs: Iterable[Pair]) -> Iterable[Pair]:
 def sentence_key(text: str) -> str:
     """Returns the letters and digits of a sentence, without case, or else its other characters."""
     text = unicodedata.normalize("NFKC", text).casefold()
-    return text.translate(_ignored()) or "".join(text.split())
-
-
-@functools.cache
-def _ignored() -> dict[int, None]:
-    """Returns a table for `str.translate` that removes punctuation, symbols and spaces."""
-    characters = range(sys.maxunicode + 1)
-    return dict.fromkeys(x for x in characters if unicodedata.category(chr(x))[0] in "PSZC")
+    return _IGNORED.sub("", text) or "".join(text.split())
 
 
 def _hashed(pairs: Iterable[Pair], seed: int) -> Iterator[tuple[int, Pair]]:
