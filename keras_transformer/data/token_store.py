@@ -94,14 +94,14 @@ class TokenStore(Sentences):
         summary = _read_summary(self.directory)
         self.fingerprint: str = summary["fingerprint"]
         self.dropped: dict[str, int] = summary["dropped"]
-        self.corpora: list[int] = summary.get("corpora", [summary["pairs"]])
+        self.corpora: list[int] = summary["corpora"]
 
         def mapped(kind: str, dtype: str) -> dict[str, np.ndarray]:
             paths = {side: self.directory / f"{side}.{kind}" for side in summary["sides"]}
             return {x: np.asarray(np.memmap(path, dtype, "r")) for x, path in paths.items()}
 
         offsets, ids = mapped("offsets", "<i8"), mapped("ids", summary["dtype"])
-        super().__init__(offsets, ids, summary.get("source_eos", True))
+        super().__init__(offsets, ids, summary["source_eos"])
 
     @classmethod
     def build(
@@ -179,7 +179,7 @@ def _read_summary(directory: Path) -> dict[str, Any]:
     try:
         summary = read_json(directory / _SUMMARY)
         digests = summary["sha256"]
-        for name in _files(summary.setdefault("sides", SIDES)):
+        for name in _files(summary["sides"]):
             check_sha256(directory / name, digests[name], name)
     except (KeyError, OSError, TypeError, ValueError) as error:
         raise UserError(
