@@ -22,45 +22,38 @@ def choose_buckets(
     Returns the widths, narrowest first, and the index of the narrowest width that each pair fits
     into, int (pairs,). Every pair fits into the last width.
     """
-    source_levels = _levels(int(source_lengths.max()), length_multiple)
-    target_levels = _levels(int(target_lengths.max()), length_multiple)
-    cells = _level_of(source_lengths, source_levels) * np.uint16(len(target_levels))
-    cells += _level_of(target_lengths, target_levels)
+    source_levels, rows = _levels(source_lengths, length_multiple)
+    target_levels, columns = _levels(target_lengths, length_multiple)
+    cells = rows * np.uint16(len(target_levels)) + columns
+    # Cell (i, j) of the grid stands for the i-th source and the j-th target level. A corner is the
+    # cell of a width. `sums` are the costs of a pair that is padded to the levels of a cell.
     grid = len(source_levels), len(target_levels)
     counts = np.bincount(cells, minlength=grid[0] * grid[1]).reshape(grid)
-    corners = _search(counts, np.add.outer(source_levels, _TARGET_COST * target_levels), max_shapes)
-    widths = [(int(source_levels[i]), int(target_levels[j])) for i, j in corners]
-    return widths, _owners(grid, corners).ravel()[cells]
-
-
-def _levels(longest: int, multiple: int) -> np.ndarray:
-    """Returns at most `_MAX_LEVELS` ascending multiples of `multiple`, the last >= `longest`."""
-    steps = np.geomspace(1, -(-longest // multiple), _MAX_LEVELS)
-    return multiple * np.unique(np.ceil(steps.round(6)).astype(np.int64))
-
-
-def _level_of(lengths: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    return np.searchsorted(levels, np.arange(levels[-1] + 1)).astype(np.uint16)[lengths]
-
-
-def _search(counts: np.ndarray, sums: np.ndarray, max_shapes: int) -> list[Width]:
-    """Returns at most `max_shapes` cells of a grid (the corners), cheapest first.
-
-    Cell (i, j) stands for the i-th source length and the j-th target length. `counts[i, j]` is its
-    number of sentence pairs, and `sums[i, j]` the cost of one pair that is padded to these lengths.
-    """
-    corners = [(sums.shape[0] - 1, sums.shape[1] - 1)]
+    sums = np.add.outer(source_levels, _TARGET_COST * target_levels)
+    corners = [(grid[0] - 1, grid[1] - 1)]
     for _ in range(max_shapes - 1):
         corners = _with_best_addition(counts, sums, corners)
     for _ in range(_REFINEMENTS):
         for corner in corners[:-1]:
             others = [other for other in corners if other != corner]
             corners = _with_best_addition(counts, sums, others)
-    return corners
+    widths = [(int(source_levels[i]), int(target_levels[j])) for i, j in corners]
+    return widths, _owners(grid, corners).ravel()[cells]
+
+
+def _levels(lengths: np.ndarray, multiple: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns at most `_MAX_LEVELS` ascending multiples of `multiple`, and that of each length.
+
+    The level of a length is the first that is not shorter, as its index, uint16 (pairs,).
+    """
+    steps = np.geomspace(1, -(-lengths.max() // multiple), _MAX_LEVELS)
+    levels = multiple * np.unique(np.ceil(steps.round(6)).astype(np.int64))
+    level_of = np.searchsorted(levels, np.arange(levels[-1] + 1)).astype(np.uint16)
+    return levels, level_of[lengths]
 
 
 def _with_best_addition(counts: np.ndarray, sums: np.ndarray, corners: list[Width]) -> list[Width]:
-    """Returns `corners` plus the cell that saves the most padding, if any cell saves padding."""
+    """Returns `corners` and the cell that saves the most padding, if any, the cheapest first."""
     costs = np.array([sums[corner] for corner in corners])
     current = costs[_owners(sums.shape, corners)]
     savings = np.zeros(sums.shape)

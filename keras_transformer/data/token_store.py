@@ -91,7 +91,15 @@ class TokenStore(Sentences):
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory).absolute()
-        summary = _read_summary(self.directory)
+        try:
+            summary = read_json(self.directory / _SUMMARY)
+            for name in _files(summary["sides"]):
+                check_sha256(self.directory / name, summary["sha256"][name], name)
+        except (KeyError, OSError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{self.directory} is no complete token store: {error}. To build the store again, "
+                "remove it"
+            ) from None
         self.fingerprint: str = summary["fingerprint"]
         self.dropped: dict[str, int] = summary["dropped"]
         self.corpora: list[int] = summary["corpora"]
@@ -172,20 +180,6 @@ class TokenStore(Sentences):
         if len(self.corpora) > 1:
             kept += f" ({' + '.join(f'{count:,}' for count in self.corpora)})"
         return f"{kept}, {dropped:,} dropped: {list_reasons(self.dropped)}" if dropped else kept
-
-
-def _read_summary(directory: Path) -> dict[str, Any]:
-    """Returns the content of `meta.json`, and verifies the files of a store."""
-    try:
-        summary = read_json(directory / _SUMMARY)
-        digests = summary["sha256"]
-        for name in _files(summary["sides"]):
-            check_sha256(directory / name, digests[name], name)
-    except (KeyError, OSError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{directory} is no complete token store: {error}. To build the store again, remove it"
-        ) from None
-    return summary
 
 
 def _write(

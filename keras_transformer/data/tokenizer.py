@@ -205,7 +205,7 @@ class Tokenizer:
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{place} has no complete tokenizer: {error}") from None
         for (name, digest), model in zip(digests.items(), models, strict=True):
-            if _sha256(model) != digest:
+            if hashlib.sha256(model).hexdigest() != digest:
                 raise UserError(f"{Path(place) / name} is damaged: its SHA-256 is not {digest}")
         return cls(*models, **frames)
 
@@ -214,7 +214,7 @@ class Tokenizer:
         """The files that `save` writes, by name. Equal tokenizers have equal files."""
         models = dict(zip(_NAMES, self._models, strict=False))
         summary = {
-            "sha256": {name: _sha256(model) for name, model in models.items()},
+            "sha256": {name: hashlib.sha256(x).hexdigest() for name, x in models.items()},
             "source_vocabulary_size": self.source_vocabulary_size,
             "target_vocabulary_size": self.target_vocabulary_size,
             **SPECIAL_IDS,
@@ -255,7 +255,8 @@ class Tokenizer:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the SentencePiece models, in hex."""
-        return _sha256(b"".join(hashlib.sha256(model).digest() for model in self._models))
+        digests = (hashlib.sha256(model).digest() for model in self._models)
+        return hashlib.sha256(b"".join(digests)).hexdigest()
 
     def encode(self, texts: str | Sequence[str], side: Side | None = None) -> Any:
         """Returns a list of ids for a string, and a list of lists for a list of strings.
@@ -421,7 +422,3 @@ def _processor(model: bytes) -> SentencePieceProcessor:
         advice = "`Tokenizer.from_sentencepiece` gives the pieces of other models these ids"
         raise UserError(f"special ids must be {SPECIAL_IDS}. Received: {received}. {advice}")
     return processor
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
