@@ -264,12 +264,6 @@ class BatchPlan:
         eos = self.store.are_pairs
         return sum(int(text.lengths("target", x).sum()) + eos * len(x) for text, x in texts)
 
-    def _wider(self, bucket: int) -> int:
-        """Returns the next wider bucket into which all pairs of `bucket` fit."""
-        own = np.array(self._shapes[bucket][1:])
-        others = range(bucket + 1, len(self._shapes))
-        return next((x for x in others if np.all(own <= self._shapes[x][1:])), bucket)
-
     def _order(self, pass_index: int) -> list[tuple[BatchShape, np.ndarray]]:
         """Returns the shape of each micro-batch in a pass, and the indices of its pairs.
 
@@ -284,7 +278,9 @@ class BatchPlan:
                 pairs = self._shuffled(pairs, rng)
             rest = len(pairs) % shape.batch_size if shape != self._shapes[-1] else 0
             kept, others = np.split(pairs, [len(pairs) - rest])
-            moved[self._wider(bucket)].append(others)
+            wider = range(bucket + 1, len(self._shapes))
+            fits = (x for x in wider if np.less_equal(shape[1:], self._shapes[x][1:]).all())
+            moved[next(fits, bucket)].append(others)
             starts = range(0, len(kept), shape.batch_size)
             batches += [(shape, kept[start : start + shape.batch_size]) for start in starts]
             counts.append(len(starts))

@@ -45,11 +45,7 @@ def generate_pairs(
             f"the generator has {NUMBERS + DAYS:,} different pairs. Received: {count:,} pairs"
         )
     source, target = _Writer(source_language), _Writer(target_language)
-    return [(source.write(item), target.write(item)) for item in _draw(count, seed)]
-
-
-def _draw(count: int, seed: int) -> list[int]:
-    """Draws distinct integers: n below NUMBERS, or NUMBERS + n for the day n after FIRST_DAY."""
+    # An item is a number n below NUMBERS, or NUMBERS + n for the day n after FIRST_DAY.
     rng = np.random.default_rng(seed)
     weights = np.empty(NUMBERS + DAYS)
     weights[:NUMBERS] = 1 / (np.arange(NUMBERS) + _SMALL_NUMBER)
@@ -57,7 +53,8 @@ def _draw(count: int, seed: int) -> list[int]:
     weights[NUMBERS:] = _SHARE_OF_DATES / DAYS
     # Weighted draw without replacement: the items with the largest log(weight) + Gumbel noise.
     keys = np.log(weights) + rng.gumbel(size=len(weights))
-    return rng.permutation(np.argpartition(-keys, count - 1)[:count]).tolist() if count else []
+    items = rng.permutation(np.argpartition(-keys, count - 1)[:count])
+    return [(source.write(item), target.write(item)) for item in items.tolist()]
 
 
 class _Writer:
