@@ -177,7 +177,7 @@ class BatchPlan:
         For a language model, `inputs` are the ids (B, T), in which each text begins with bos. If a
         row of the plan has several texts, they are a dict of `token_ids` and `token_segments`.
         """
-        shape, text, pairs, rows = self._text(step, micro)
+        text, pairs, rows, shape = self._text(step, micro)
         begin, end, parts = self.shard
         size = -(-shape.batch_size // parts)
         first, last = np.searchsorted(rows, (begin * size, end * size))
@@ -187,8 +187,7 @@ class BatchPlan:
 
     def unweighted(self, step: int) -> Batch:
         """Returns the first micro-batch of a step, in which each real token has the weight 1."""
-        shape, text, pairs, rows = self._text(step, 0)
-        return self._assemble(text, pairs, rows, shape, 1.0)
+        return self._assemble(*self._text(step, 0), 1.0)
 
     def micro_batches(self, step: int) -> list[Batch]:
         """Returns all micro-batches of an optimizer step (see `batch`)."""
@@ -205,15 +204,15 @@ class BatchPlan:
         pass_index, position = divmod(index, self.batches_per_pass)
         return self._order_of_pass(pass_index)[position]
 
-    def _read(self, step: int, micro: int) -> tuple[BatchShape, Sentences, np.ndarray, np.ndarray]:
-        """Returns the shape of a micro-batch, a text, its pairs as indices, and their rows."""
+    def _read(self, step: int, micro: int) -> tuple[Sentences, np.ndarray, np.ndarray, BatchShape]:
+        """Returns a text, the pairs of a micro-batch as indices, their rows, and the shape."""
         shape, pairs = self.slot(step, micro)
         rows = np.arange(len(pairs))
         most: Any = shape.source_length - 1, shape.target_length - 1
         if self._packed:
             pairs, rows, most = self._packed.pairs(pairs)
         seed = f"{self.seed} {step * self.accumulation_steps + micro}"
-        return shape, *self._draw(pairs, most, seed, step), rows
+        return *self._draw(pairs, most, seed, step), rows, shape
 
     def _assemble(
         self, text: Sentences, pairs: np.ndarray, rows: np.ndarray, shape: BatchShape, weight: float
@@ -260,7 +259,7 @@ class BatchPlan:
         return [np.minimum(np.ceil(growth * x), x.max()).astype(np.int64) for x in lengths]
 
     def _count(self, step: int) -> int:
-        texts = [self._text(step, micro)[1:3] for micro in range(self.accumulation_steps)]
+        texts = [self._text(step, micro)[:2] for micro in range(self.accumulation_steps)]
         eos = self.store.are_pairs
         return sum(int(text.lengths("target", x).sum()) + eos * len(x) for text, x in texts)
 
