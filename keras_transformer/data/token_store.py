@@ -93,7 +93,7 @@ class TokenStore(Sentences):
         self.directory = Path(directory).absolute()
         try:
             summary = read_json(self.directory / _SUMMARY)
-            for name in _files(summary["sides"]):
+            for name in _files(summary.setdefault("sides", SIDES)):
                 check_sha256(self.directory / name, summary["sha256"][name], name)
         except (KeyError, OSError, TypeError, ValueError) as error:
             raise UserError(
@@ -102,14 +102,14 @@ class TokenStore(Sentences):
             ) from None
         self.fingerprint: str = summary["fingerprint"]
         self.dropped: dict[str, int] = summary["dropped"]
-        self.corpora: list[int] = summary["corpora"]
+        self.corpora: list[int] = summary.get("corpora", [summary["pairs"]])
 
         def mapped(kind: str, dtype: str) -> dict[str, np.ndarray]:
             paths = {side: self.directory / f"{side}.{kind}" for side in summary["sides"]}
             return {x: np.asarray(np.memmap(path, dtype, "r")) for x, path in paths.items()}
 
         offsets, ids = mapped("offsets", "<i8"), mapped("ids", summary["dtype"])
-        super().__init__(offsets, ids, summary["source_eos"])
+        super().__init__(offsets, ids, summary.get("source_eos", True))
 
     @classmethod
     def build(

@@ -80,6 +80,9 @@ def test_it_knows_how_many_pairs_each_corpus_has(tmp_path, tokenizer):
     assert (
         build(tmp_path / "one", Corpora([SENTENCES]), tokenizer).fingerprint == single.fingerprint
     )
+    summary = tmp_path / "single" / "meta.json"  # as older ones
+    summary.write_text(summary.read_text().replace('"corpora"', '"others"'))
+    assert TokenStore(tmp_path / "single").corpora == [6]
 
 
 class OtherTokenizer(RepeatingTokenizer):
