@@ -197,10 +197,10 @@ class Tokenizer:
             frames = DEFAULT_FRAMES | frames_in(summary)
             is_named = tuple(digests) in (_NAMES, _NAMES[:1])
             if not is_named or [*map(type, frames.values())] != [list, list, bool]:
-                raise ValueError(
-                    f"{_SUMMARY} must name {' and '.join(_NAMES)}, and have two lists, and true or "
-                    f"false, in {frames}"
+                rule = (
+                    f"must name {' and '.join(_NAMES)}, and have two lists, and true or false, in"
                 )
+                raise ValueError(f"{_SUMMARY} {rule} {frames}")
             models = [files[name] for name in digests]
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{place} has no complete tokenizer: {error}") from None
