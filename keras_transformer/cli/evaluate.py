@@ -56,9 +56,7 @@ def _limit(value: str) -> tuple[str, float]:
     raise click.BadParameter(f"{value!r} is not such as bleu=30. Metrics: {known}.")
 
 
-class MetricOptions(parameters.Options):
-    """What is computed of translations."""
-
+class _MetricOptions(parameters.Options):
     metric: tuple[Literal["bleu", "chrf", "ter", "exact-match"], ...] = ()
     """Metric. Repeatable. Default: bleu and chrf, and exact-match for generated text."""
     comet_model: str | None = Field(None, title="NAME")
@@ -86,9 +84,7 @@ class MetricOptions(parameters.Options):
         return {"metrics": metrics, **self.model_dump(include=settings, exclude_unset=True)}
 
 
-class TextOptions(MetricOptions):
-    """Which text is translated, and what is computed of the translations."""
-
+class _TextOptions(_MetricOptions):
     split: Literal["test", "validation"] | None = None
     """Which split of the recipe's text. Default: test."""
     files: Annotated[tuple[Path, Path] | None, click.Tuple([existing_file, existing_file])] = Field(
@@ -97,22 +93,18 @@ class TextOptions(MetricOptions):
     """Files in place of a split: sentences and their reference translations, line by line."""
 
     @model_validator(mode="after")
-    def _check(self) -> "TextOptions":
+    def _check(self) -> "_TextOptions":
         if self.split and self.files:
             raise ValueError("give either --split or --files")
         return self
 
 
-class EvaluateOptions(TextOptions, parameters.TranslatorOptions):
-    """The options of `evaluate`, but for those of search."""
-
+class _EvaluateOptions(_TextOptions, parameters.TranslatorOptions):
     output: Path | None = None
     """File for the translations. Default: a file in RUN/hypotheses for a split, else none."""
 
 
-class CompareOptions(TextOptions):
-    """The options of `compare`."""
-
+class _CompareOptions(_TextOptions):
     significance: tuple[SignificanceTest, ...] = ("bootstrap",)
     """Significance test. Repeatable."""
     fail_if_worse: float | None = Field(None, gt=0, le=1, title="P")
@@ -120,19 +112,17 @@ class CompareOptions(TextOptions):
     such as 0.05."""
 
 
-class EvaluateFileOptions(MetricOptions):
-    """The options of `evaluate-file`."""
-
+class _EvaluateFileOptions(_MetricOptions):
     source: ExistingFile = None
     """File with the source sentences, for COMET and --length-buckets."""
 
 
 @click.command("evaluate")
 @parameters.run_argument
-@parameters.options_of(EvaluateOptions, "given")
+@parameters.options_of(_EvaluateOptions, "given")
 @parameters.best_search_options
 @parameters.backend_option
-def evaluate_command(run: Path, given: EvaluateOptions, search: Given) -> None:
+def evaluate_command(run: Path, given: _EvaluateOptions, search: Given) -> None:
     """Translate with RUN, and score the translations with sacrebleu: BLEU, chrF, TER, or COMET.
 
     The command translates a split of RUN's text, or --files. It appends the scores to
@@ -161,8 +151,8 @@ def evaluate_command(run: Path, given: EvaluateOptions, search: Given) -> None:
 @click.command("evaluate-file")
 @click.argument("translations", type=parameters.existing_file)
 @click.argument("reference", type=parameters.existing_file)
-@parameters.options_of(EvaluateFileOptions, "given")
-def evaluate_file_command(translations: Path, reference: Path, given: EvaluateFileOptions) -> None:
+@parameters.options_of(_EvaluateFileOptions, "given")
+def evaluate_file_command(translations: Path, reference: Path, given: _EvaluateFileOptions) -> None:
     """Score the file TRANSLATIONS, of a run or of another system, with sacrebleu.
 
     The file REFERENCE has the reference translations, line by line. The command needs no run.
@@ -181,8 +171,8 @@ def evaluate_file_command(translations: Path, reference: Path, given: EvaluateFi
 @click.command("compare")
 @click.argument("translations", type=parameters.any_path)
 @click.argument("baseline", type=parameters.any_path)
-@parameters.options_of(CompareOptions, "given")
-def compare_command(translations: Path, baseline: Path, given: CompareOptions) -> None:
+@parameters.options_of(_CompareOptions, "given")
+def compare_command(translations: Path, baseline: Path, given: _CompareOptions) -> None:
     """Test whether TRANSLATIONS are better or worse than BASELINE.
 
     Each is a run whose split was evaluated before, or a file of translations. The text is that of
@@ -237,7 +227,7 @@ def _results_file(path: Path | None, *inputs: Path | None) -> Iterator[Callable[
         raise click.exceptions.Exit(_FAILED)
 
 
-def _shown(evaluator: Evaluator, translations: Sequence[str], given: MetricOptions) -> Given:
+def _shown(evaluator: Evaluator, translations: Sequence[str], given: _MetricOptions) -> Given:
     """Shows the scores of translations. Returns all that is known of them, as JSON values."""
     scores = evaluator.scores(translations)
     found = dict(zip(evaluator.metrics, scores, strict=True))
@@ -284,9 +274,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return tabulate(rows, heads, tablefmt="plain", disable_numparse=True, colalign=columns)
 
 
-class ScoreOptions(parameters.CheckpointOptions):
-    """The options of `score`."""
-
+class _ScoreOptions(parameters.CheckpointOptions):
     summary: bool = False
     """Write only the totals, and write them to standard output."""
     batch_tokens: int | None = Field(None, ge=1, le=2**31 - 1, title="N")
@@ -298,9 +286,9 @@ class ScoreOptions(parameters.CheckpointOptions):
 @parameters.run_argument
 @click.argument("source", type=parameters.existing_file)
 @click.argument("target", type=parameters.existing_file)
-@parameters.options_of(ScoreOptions)
+@parameters.options_of(_ScoreOptions)
 @parameters.backend_option
-def score_command(run: Path, source: Path, target: Path, options: ScoreOptions) -> None:
+def score_command(run: Path, source: Path, target: Path, options: _ScoreOptions) -> None:
     """Score translations with the model of RUN.
 
     The file TARGET contains the translations of the sentences in the file SOURCE, line by line. For

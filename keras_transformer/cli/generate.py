@@ -10,9 +10,7 @@ from keras_transformer.cli.parameters import Given, checked
 from keras_transformer.decoding.options import SamplingOptions
 
 
-class GenerateOptions(parameters.CheckpointOptions):
-    """The options of `generate`, but for those of sampling."""
-
+class _GenerateOptions(parameters.CheckpointOptions):
     length: int = Field(200, ge=1, le=1_000_000)
     """Number of tokens after the prompt. It can exceed what the model reads at a time."""
     samples: int = Field(1, ge=1, le=10_000, title="N")
@@ -24,10 +22,10 @@ class GenerateOptions(parameters.CheckpointOptions):
 @click.command("generate")
 @parameters.run_argument
 @click.argument("prompt", default="")
-@parameters.options_of(GenerateOptions)
+@parameters.options_of(_GenerateOptions)
 @parameters.sampling_options
 @parameters.backend_option
-def generate_command(run: Path, prompt: str, options: GenerateOptions, sampling: Given) -> None:
+def generate_command(run: Path, prompt: str, options: _GenerateOptions, sampling: Given) -> None:
     """Write text with the language model of RUN, by sampling.
 
     The text begins with PROMPT. Without one, the model begins a text of its own.

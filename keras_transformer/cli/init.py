@@ -22,9 +22,7 @@ from keras_transformer.recipe.new_recipe import Text, choose_settings
 from keras_transformer.runs.run import opened_runs
 
 
-class InitOptions(parameters.Options):
-    """The options of `init`."""
-
+class _InitOptions(parameters.Options):
     source_language: LanguageCode | None = Field(None, title="CODE")
     """Code (BCP 47 or ISO 639) of the source language. Default: read from the file names."""
     target_language: LanguageCode | None = Field(None, title="CODE")
@@ -39,8 +37,8 @@ class InitOptions(parameters.Options):
 @click.command("init")
 @click.argument("source", type=parameters.existing_file)
 @click.argument("target", type=parameters.existing_file, required=False)
-@parameters.options_of(InitOptions)
-def init_command(source: Path, target: Path | None, options: InitOptions) -> None:
+@parameters.options_of(_InitOptions)
+def init_command(source: Path, target: Path | None, options: _InitOptions) -> None:
     """Write a recipe for your own text.
 
     SOURCE and TARGET have a sentence and its translation on the same lines. Or SOURCE has both
@@ -86,7 +84,7 @@ def init_command(source: Path, target: Path | None, options: InitOptions) -> Non
     click.echo(render("init.txt", **values, quoted=quoted))
 
 
-def _languages(source: Path, target: Path | None, options: InitOptions) -> tuple[str, str]:
+def _languages(source: Path, target: Path | None, options: _InitOptions) -> tuple[str, str]:
     """Returns the languages of options, or of names such as corpus.en, en-de.tsv, or of columns."""
     if target is None:
         found = _language_pair(source.name)

@@ -14,9 +14,7 @@ from keras_transformer.formats.engines import open_translator
 from keras_transformer.runs.run import opened_runs
 
 
-class AttentionOptions(parameters.CheckpointOptions):
-    """The options of `attention`."""
-
+class _AttentionOptions(parameters.CheckpointOptions):
     output: Annotated[Path, click.Path(path_type=Path, dir_okay=False)] = Path("attention.html")
     """Output file, .html, .svg or .png. Default: attention.html in the current folder."""
     target: str | None = Field(None, title="TRANSLATION")
@@ -33,9 +31,9 @@ class AttentionOptions(parameters.CheckpointOptions):
 @click.command("attention")
 @parameters.run_argument
 @click.argument("sentence")
-@parameters.options_of(AttentionOptions)
+@parameters.options_of(_AttentionOptions)
 @parameters.backend_option
-def attention_command(run: Path, sentence: str, options: AttentionOptions) -> None:
+def attention_command(run: Path, sentence: str, options: _AttentionOptions) -> None:
     """Show the attention of RUN in SENTENCE and its translation.
 
     An HTML file contains the attention weights of all layers and heads. Open it with a browser, and
@@ -67,9 +65,7 @@ def attention_command(run: Path, sentence: str, options: AttentionOptions) -> No
     click.echo(str(output))
 
 
-class BeamOptions(parameters.CheckpointOptions):
-    """The options of `beam`, but for those of search."""
-
+class _BeamOptions(parameters.CheckpointOptions):
     output: Path = Path("beam.html")
     """The HTML file. The file is written only if the command succeeds."""
 
@@ -77,10 +73,10 @@ class BeamOptions(parameters.CheckpointOptions):
 @click.command("beam")
 @parameters.run_argument
 @click.argument("sentence")
-@parameters.options_of(BeamOptions)
+@parameters.options_of(_BeamOptions)
 @parameters.search_options
 @parameters.backend_option
-def beam_command(run: Path, sentence: str, options: BeamOptions, search: Given) -> None:
+def beam_command(run: Path, sentence: str, options: _BeamOptions, search: Given) -> None:
     """Show the beam search of RUN for SENTENCE as an HTML page.
 
     The page has the tree of hypotheses with their scores, and says when each hypothesis ended and

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 _DATA_DIR = click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True)
 
 
-class TrainOptions(parameters.RecipeOptions):
-    """The options of `train`."""
-
+class _TrainOptions(parameters.RecipeOptions):
     run: Path | None = None
     """Run folder to create. Default: runs/NAME, where NAME is the name of the recipe."""
     data_dir: Annotated[Path | None, _DATA_DIR] = None
@@ -35,9 +33,9 @@ class TrainOptions(parameters.RecipeOptions):
 
 @click.command("train")
 @parameters.recipe_argument
-@parameters.options_of(TrainOptions)
+@parameters.options_of(_TrainOptions)
 @parameters.backend_option
-def train_command(recipe: str, options: TrainOptions) -> None:
+def train_command(recipe: str, options: _TrainOptions) -> None:
     """Train a model from RECIPE.
 
     RECIPE is a YAML file, or the name of a recipe in this package. With --resume, RECIPE can also
@@ -99,9 +97,7 @@ def _resumed_run(folder: Path, run: Path | None, resume: bool) -> Path:
     return folder
 
 
-class BudgetOptions(parameters.RecipeOptions):
-    """The options of `budget`."""
-
+class _BudgetOptions(parameters.RecipeOptions):
     memory: float | None = Field(None, gt=0)
     """Memory limit in GiB for training on a CPU. Default: the available memory. On a GPU, the limit
     is always the memory of the GPU."""
@@ -109,9 +105,9 @@ class BudgetOptions(parameters.RecipeOptions):
 
 @click.command("budget")
 @parameters.recipe_argument
-@parameters.options_of(BudgetOptions)
+@parameters.options_of(_BudgetOptions)
 @parameters.backend_option
-def budget_command(recipe: str, options: BudgetOptions) -> None:
+def budget_command(recipe: str, options: _BudgetOptions) -> None:
     """Find the largest batch of RECIPE that fits into memory.
 
     The result is a value for training.tokens_per_batch. The command tests each value in a new
