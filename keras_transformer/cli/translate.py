@@ -311,17 +311,14 @@ def _sampling(options: TranslateOptions, sampling: Given, search: Given) -> Samp
 
 def _lines(sentences: Iterable[str], *constraints: Path | None) -> Iterator[_Line]:
     """Yields the sentences with the lines of the files of --prefix, --required and --forbidden."""
-    columns = [read_lines(path) if path else itertools.repeat("") for path in constraints]
-    for sentence in sentences:
-        values = [next(column, None) for column in columns]
-        if None in values:
-            path = constraints[values.index(None)]
-            raise UserError(f"{path} has fewer lines than there are sentences")
-        prefix, required, forbidden = map(str, values)
+    given = [path for path in constraints if path]
+    for sentence, *found in itertools.zip_longest(sentences, *map(read_lines, given)):
+        values = dict(zip(given, found, strict=True))
+        if wrong := [path for path, x in values.items() if (x is None) != (sentence is None)]:
+            many = "more" if sentence is None else "fewer"
+            raise UserError(f"{wrong[0]} has {many} lines than there are sentences")
+        prefix, required, forbidden = (values[path] if path else "" for path in constraints)
         yield sentence, prefix, required.split("\t"), forbidden.split("\t")
-    for path, column in zip(constraints, columns, strict=True):
-        if path and next(column, None) is not None:
-            raise UserError(f"{path} has more lines than there are sentences")
 
 
 def _hypotheses(
