@@ -33,7 +33,6 @@ TESTED_WITH = {
     "training/run/finish.py": "training/run/test_train.py",
     "training/run/prepare.py": "training/run/test_train.py",
     "training/devices/replica.py": "training/test_own_model.py",
-    "cli/generate.py": "training/run/test_language_model.py",
     "cli/parameters.py": "cli/test_commands.py",
     "cli/process.py": "cli/test_train.py",
     **{

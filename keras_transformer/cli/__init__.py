@@ -23,8 +23,8 @@ from keras_transformer.errors import UserError, is_out_of_memory
 
 # Each command, and its module.
 COMMANDS = {
-    **{"init": "init", "train": "train", "budget": "train", "translate": "translate"},
-    "generate": "generate",
+    **{"init": "init", "train": "train", "budget": "train"},
+    **{"translate": "translate", "generate": "translate"},
     **{"import": "import_run", "vocabulary": "import_run"},
     **{"serve": "serve", "score": "evaluate", "average": "train"},
     **dict.fromkeys(("evaluate", "evaluate-file", "compare"), "evaluate"),

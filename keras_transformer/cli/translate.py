@@ -1,4 +1,4 @@
-"""The command `translate`."""
+"""The commands `translate` and `generate`."""
 
 import itertools
 import os
@@ -30,9 +30,7 @@ _OF_HYPOTHESES = ("alignments", "word_scores", "scores")
 _Line = tuple[str, str, list[str], list[str]]
 
 
-class TranslateOptions(parameters.TranslatorOptions):
-    """The options of `translate`, but for those of search."""
-
+class _TranslateOptions(parameters.TranslatorOptions):
     output: Path | None = None
     """Output file. The file is written only if the command succeeds. Default: standard output."""
     scores: bool = False
@@ -98,12 +96,12 @@ class TranslateOptions(parameters.TranslatorOptions):
 @click.command("translate")
 @parameters.run_argument
 @click.argument("file", type=parameters.existing_file, required=False)
-@parameters.options_of(TranslateOptions)
+@parameters.options_of(_TranslateOptions)
 @parameters.search_options
 @parameters.sampling_options
 @parameters.backend_option
 def translate_command(
-    run: Path, file: Path | None, options: TranslateOptions, search: Given, sampling: Given
+    run: Path, file: Path | None, options: _TranslateOptions, search: Given, sampling: Given
 ) -> None:
     """Translate FILE, or standard input, with the model of RUN.
 
@@ -182,7 +180,7 @@ def translate_command(
 
 
 def _document(
-    options: TranslateOptions, file: Path | None, search: Given
+    options: _TranslateOptions, file: Path | None, search: Given
 ) -> tuple[Path, str] | None:
     """Returns a document and its format, or None for lines. Refuses options of lines."""
     from keras_transformer.documents import format_of
@@ -199,7 +197,7 @@ def _document(
 
 
 def _translate_document(
-    runs: list[Any], file: Path, format: str, options: TranslateOptions, search: Any
+    runs: list[Any], file: Path, format: str, options: _TranslateOptions, search: Any
 ) -> None:
     from keras_transformer.documents import read_document
 
@@ -218,13 +216,13 @@ def _translate_document(
         _tell_terms(Counter(term for segment in segments for term in segment.terms))
 
 
-def _opened(runs: list[Any], options: TranslateOptions, search: Any) -> Any:
+def _opened(runs: list[Any], options: _TranslateOptions, search: Any) -> Any:
     names = {"overlong", "copy_unknown", "as_written", "source_language", "target_language"}
     chosen = options.model_dump(include=names)
     return checked(open_translator, runs, **options.arguments(), **chosen, options=search)
 
 
-def _glossary(options: TranslateOptions) -> Any:
+def _glossary(options: _TranslateOptions) -> Any:
     from keras_transformer.translation.glossary import Glossary
 
     return Glossary.read(options.glossary) if options.glossary else None
@@ -235,7 +233,7 @@ def _tell_terms(applied: Counter[tuple[str, str]]) -> None:
     click.echo(f"Terms of the glossary: {shown or 'none'}", err=True)
 
 
-def _check_files(options: TranslateOptions, file: Path | None, *others: Path | None) -> None:
+def _check_files(options: _TranslateOptions, file: Path | None, *others: Path | None) -> None:
     """Raises `UserError` if the options cannot be used with the input and output files."""
     of_file = options.model_fields_set & {"resume", "shard"}
     if of_file and not (file and file.is_file()):
@@ -247,7 +245,7 @@ def _check_files(options: TranslateOptions, file: Path | None, *others: Path | N
 
 @contextmanager
 def _output(
-    options: TranslateOptions, file: Path | None, runs: list[Any], search: DecodingOptions
+    options: _TranslateOptions, file: Path | None, runs: list[Any], search: DecodingOptions
 ) -> Iterator[tuple[Callable[[str], Any], int]]:
     """Yields a function that writes text, and the number of chunks that are already written."""
     if not (options.resume and options.output):
@@ -283,7 +281,7 @@ def _chunks(
     return chunks, starts.start, sum(map(len, chunks))
 
 
-def _sampling(options: TranslateOptions, sampling: Given, search: Given) -> SamplingOptions | None:
+def _sampling(options: _TranslateOptions, sampling: Given, search: Given) -> SamplingOptions | None:
     """Returns how to draw translations, or None for beam search. Refuses options without effect."""
     count = options.sample or options.mbr
     given = options.model_fields_set & {"prefix", "required", "forbidden", "alignments"}
@@ -348,3 +346,37 @@ def _text(found: Any, scores: bool) -> str:
     if word_scores := getattr(found, "word_scores", None):
         fields.append(" ".join(f"{x if isinstance(x, float) else x[1]:.2f}" for x in word_scores))
     return "\t".join(fields) + "\n"
+
+
+class _GenerateOptions(parameters.CheckpointOptions):
+    length: int = Field(200, ge=1, le=1_000_000)
+    """Number of tokens after the prompt. It can exceed what the model reads at a time."""
+    samples: int = Field(1, ge=1, le=10_000, title="N")
+    """Number of texts. A line "---" is between two."""
+    seed: int = Field(0, ge=0, le=2**64 - 1)
+    """Random seed of sampling."""
+
+
+@click.command("generate")
+@parameters.run_argument
+@click.argument("prompt", default="")
+@parameters.options_of(_GenerateOptions)
+@parameters.sampling_options
+@parameters.backend_option
+def generate_command(run: Path, prompt: str, options: _GenerateOptions, sampling: Given) -> None:
+    """Write text with the language model of RUN, by sampling.
+
+    The text begins with PROMPT. Without one, the model begins a text of its own.
+
+    \b
+    keras-transformer generate runs/shakespeare "ROMEO:"
+    keras-transformer generate runs/shakespeare --samples 3 --temperature 0.8 --seed 7
+    keras-transformer generate runs/shakespeare "To be" --length 500 --checkpoint best
+    """
+    from keras_transformer.translation.generator import Generator
+
+    drawn = checked(SamplingOptions, **sampling)
+    generator = checked(Generator.from_run, run, options.checkpoint)
+    given = [prompt] * options.samples, options.length, drawn, options.seed
+    texts = checked(generator.write, *given)
+    click.echo("\n---\n".join(texts).encode())

@@ -14,7 +14,7 @@ from support.document_doubles import new_double
 from support.time_limit import time_limit
 
 from keras_transformer import Hypothesis, SamplingOptions
-from keras_transformer.cli.translate import TranslateOptions
+from keras_transformer.cli.translate import _TranslateOptions
 from keras_transformer.documents import FORMATS
 from keras_transformer.translation.target_constraints import ConstraintError
 
@@ -397,4 +397,4 @@ def test_options_that_do_not_go_together_are_refused(run, write, monkeypatch, wo
 
 
 def test_the_formats_are_those_of_documents():
-    assert get_args(get_args(TranslateOptions.model_fields["format"].annotation)[0]) == (*FORMATS,)
+    assert get_args(get_args(_TranslateOptions.model_fields["format"].annotation)[0]) == (*FORMATS,)
