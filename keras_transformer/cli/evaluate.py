@@ -22,7 +22,6 @@ from keras_transformer.data.text_files import available_chunks
 from keras_transformer.errors import UserError
 from keras_transformer.evaluation.evaluator import (
     Evaluator,
-    LengthBucket,
     MetricName,
     Significance,
     SignificanceTest,
@@ -46,7 +45,6 @@ _TEST_NAMES = {
 
 
 def _limit(value: str) -> tuple[str, float]:
-    """Parses a limit of a metric, such as "bleu=30"."""
     name, _, number = value.lower().partition("=")
     name = {"chrf2": "chrf"}.get(name, name)
     with suppress(ValueError):
@@ -236,7 +234,9 @@ def _shown(evaluator: Evaluator, translations: Sequence[str], given: _MetricOpti
     buckets = evaluator.length_buckets(translations) if given.length_buckets else []
     if buckets:
         side = "reference" if evaluator.sources is None else "source"
-        click.echo("\n" + length_table(buckets, side))
+        heads = (f"words of the {side}", "sentences", *buckets[0].scores)
+        rows = [(x.words, x.sentences, *(f"{y:.2f}" for y in x.scores.values())) for x in buckets]
+        click.echo("\n" + _table(heads, rows))
     lines = "".join(f"{line}\n" for line in (*(evaluator.sources or ()), *evaluator.references))
     return {
         "sentences": len(evaluator.references),
@@ -261,12 +261,6 @@ def comparison_table(comparisons: Sequence[Significance], baseline: str) -> str:
     ]
     table = _table(("metric", "baseline", "score", "p-value", "signature"), rows)
     return f"{name}, {first.samples} samples, seed {first.seed}, against {baseline}:\n{table}"
-
-
-def length_table(buckets: Sequence[LengthBucket], side: str) -> str:
-    """Returns the scores by sentence length as a table. `side` is "source" or "reference"."""
-    rows = [(x.words, x.sentences, *(f"{y:.2f}" for y in x.scores.values())) for x in buckets]
-    return _table((f"words of the {side}", "sentences", *buckets[0].scores), rows)
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

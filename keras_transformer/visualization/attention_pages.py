@@ -212,25 +212,13 @@ def attention_svg(
 def attention_image(example: AttentionExample, kind: AttentionKind) -> np.ndarray:
     """Draws small heat maps of all heads of one kind, without text: a layer a row, a head a column.
 
-    Each weight is a square of 8 pixels.
-
-    Args:
-        example: The attention maps and their tokens.
-        kind: One of `example.kinds`.
-
-    Returns:
-        uint8 array `(height, width, 3)`.
+    Each weight is a square of 8 pixels. Returns a uint8 array `(height, width, 3)`.
     """
-    squares = np.ones((_SQUARE, _SQUARE, 1), "uint8")
-    frame = ((0, 1), (0, 1), (0, 0))  # The frames between the heat maps are grey.
-    rows = [
-        [
-            np.pad(np.kron(_colours(weights), squares), frame, constant_values=187)
-            for weights in heads
-        ]
-        for heads in example.layers(kind)
-    ]
-    return np.concatenate([np.concatenate(row, axis=1) for row in rows])
+    squares = _colours(np.stack(example.layers(kind))).repeat(_SQUARE, 2).repeat(_SQUARE, 3)
+    frame = ((0, 0), (0, 0), (0, 1), (0, 1), (0, 0))  # The frames between the heat maps are grey.
+    maps = np.pad(squares, frame, constant_values=187)
+    layers, heads, height, width, _ = maps.shape
+    return maps.swapaxes(1, 2).reshape(layers * height, heads * width, 3)
 
 
 def png_from_svg(svg: str) -> bytes:
@@ -252,7 +240,7 @@ def _image(matrix: np.ndarray) -> str:
 
 
 def _colours(matrix: np.ndarray) -> np.ndarray:
-    """Returns the colours of weights `(T, S)`, uint8 `(T, S, 3)`."""
+    """Returns the colours of weights `(..., T, S)`, uint8 `(..., T, S, 3)`."""
     stops = np.linspace(0, 1, len(_COLOURS))
     shown = np.rint(255 * matrix) / 255
     channels = [np.interp(shown, stops, _COLOURS[:, channel]) for channel in range(3)]
