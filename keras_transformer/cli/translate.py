@@ -140,14 +140,16 @@ def translate_command(
     keras-transformer translate runs/a in.txt --output out.txt --resume
     keras-transformer translate runs/a in.txt --output out.2.txt --shard 2/4
     """
-    drawn = _sampling(options, sampling, search)
+    document, count = _document_format(options, file), options.sample or options.mbr
+    _refuse(options, {*options.model_fields_set, *sampling, *search}, file, document)
     constraints = (options.prefix, options.required, options.forbidden)
-    _check_files(options, file, *constraints)
+    check_other_file(options.output, file, *constraints)
+    drawn = checked(SamplingOptions, num_samples=count, **sampling, **search) if count else None
     runs = opened_runs([run, *options.ensemble])
     recipe = runs[0].recipe
     found = checked(SearchOptions if drawn else recipe.evaluation.search_options, **search)
-    if document := _document(options, file, search):
-        return _translate_document(runs, *document, options, found)
+    if document and file:
+        return _translate_document(runs, file, document, options, found)
     with _output(options, file, runs, drawn or found) as (write, finished):
         sentences = terminal.input_lines(file, recipe.data.source_language)
         chunks, first, total = _chunks(_lines(sentences, *constraints), file, options.shard)
@@ -179,21 +181,46 @@ def translate_command(
             _tell_terms(applied)
 
 
-def _document(
-    options: _TranslateOptions, file: Path | None, search: Given
-) -> tuple[Path, str] | None:
-    """Returns a document and its format, or None for lines. Refuses options of lines."""
+def _document_format(options: _TranslateOptions, file: Path | None) -> str | None:
+    """Returns the format of a document, or None for lines."""
     from keras_transformer.documents import format_of
 
-    format = options.format or (format_of(file) if file else None) or "text"
-    if format == "text":
-        return None
-    of_lines = "sample mbr prefix required forbidden alignments word_scores scores shard resume"
-    refused = options.model_fields_set & {*of_lines.split()} | search.keys() & {"n_best"}
-    if refused or file is None:
-        what = flags(refused) if refused else "standard input"
-        raise UserError(f"{what} cannot be used with documents ({format}): use --format text")
-    return file, format
+    format = options.format or (format_of(file) if file else None)
+    return None if format == "text" else format
+
+
+def _refuse(
+    options: _TranslateOptions, given: set[str], file: Path | None, document: str | None
+) -> None:
+    """Raises `UserError` for given options that have no effect with the others or the file."""
+    words, draws = {"prefix", "required", "forbidden"}, {"sample", "mbr"}
+    of_lines = words | draws | {"alignments", "scores", "n_best"}
+    of_keras = words | draws | {"copy_unknown characters"}
+    of_beams = SearchOptions.model_fields.keys() - DecodingOptions.model_fields
+    of_draws = SamplingOptions.model_fields.keys() - DecodingOptions.model_fields
+    drawn, alone = given & draws, given & of_lines
+    if options.copy_unknown == "characters":
+        given = given | {"copy_unknown characters"}
+    needs, excludes = "can only be used with", "cannot be used with"
+    keras = f"--engine {options.engine}: use --engine keras"
+    text = f"documents ({document}): use --format text"
+    # Whether each rule applies, the options that it refuses, and why.
+    rules = (
+        (not drawn, of_draws | {"seed"}, f"{needs} --sample or --mbr"),
+        (drawn, words | of_beams | {"alignments", "word_scores"}, f"{excludes} --sample or --mbr"),
+        (alone, {"protect", "glossary"}, f"{excludes} {flags(alone)}"),
+        (options.engine != "keras", of_keras, f"{excludes} {keras}"),
+        (not (file and file.is_file()), {"resume", "shard"}, f"{needs} FILE"),
+        (options.output is None, {"resume"}, f"{needs} --output"),
+        (document, of_lines | {"word_scores", "shard", "resume"}, f"{excludes} {text}"),
+    )
+    if len(drawn) == 2:
+        raise UserError("--sample and --mbr cannot be used together")
+    for applies, about, why in rules:
+        if applies and (refused := given & about):
+            raise UserError(f"{flags(refused)} {why}")
+    if document and file is None:
+        raise UserError(f"standard input {excludes} {text}")
 
 
 def _translate_document(
@@ -233,16 +260,6 @@ def _tell_terms(applied: Counter[tuple[str, str]]) -> None:
     click.echo(f"Terms of the glossary: {shown or 'none'}", err=True)
 
 
-def _check_files(options: _TranslateOptions, file: Path | None, *others: Path | None) -> None:
-    """Raises `UserError` if the options cannot be used with the input and output files."""
-    of_file = options.model_fields_set & {"resume", "shard"}
-    if of_file and not (file and file.is_file()):
-        raise UserError(f"{flags(of_file)} can only be used with FILE")
-    if options.resume and options.output is None:
-        raise UserError("--resume can only be used with --output")
-    check_other_file(options.output, file, *others)
-
-
 @contextmanager
 def _output(
     options: _TranslateOptions, file: Path | None, runs: list[Any], search: DecodingOptions
@@ -279,32 +296,6 @@ def _chunks(
     starts = starts[len(starts) * (number - 1) // count : len(starts) * number // count]
     chunks = [found[start : start + STREAMED_LINES] for start in starts]
     return chunks, starts.start, sum(map(len, chunks))
-
-
-def _sampling(options: _TranslateOptions, sampling: Given, search: Given) -> SamplingOptions | None:
-    """Returns how to draw translations, or None for beam search. Refuses options without effect."""
-    count = options.sample or options.mbr
-    given = options.model_fields_set & {"prefix", "required", "forbidden", "alignments"}
-    scored = options.model_fields_set & {"word_scores"}
-    drawn = options.model_fields_set & {"sample", "mbr"}
-    if len(drawn) == 2:
-        raise UserError("--sample and --mbr cannot be used together")
-    if not drawn and (refused := {*sampling, *options.model_fields_set & {"seed"}}):
-        raise UserError(f"{flags(refused)} can only be used with --sample or --mbr")
-    if drawn and (refused := given | scored | (search.keys() - DecodingOptions.model_fields)):
-        raise UserError(f"{flags(refused)} cannot be used with --sample or --mbr")
-    kept = options.model_fields_set & {"protect", "glossary"}
-    alone = given | drawn | search.keys() & {"n_best"} | options.model_fields_set & {"scores"}
-    if kept and alone:
-        raise UserError(f"{flags(kept)} cannot be used with {flags(alone)}")
-    given -= {"alignments"}
-    given |= {"copy_unknown characters"} if options.copy_unknown == "characters" else set()
-    if options.engine == "ctranslate2" and (refused := given or drawn):
-        raise UserError(
-            f"{flags(refused)} cannot be used with --engine ctranslate2: use --engine keras"
-        )
-    shared = {name: x for name, x in search.items() if name in DecodingOptions.model_fields}
-    return checked(SamplingOptions, num_samples=count, **sampling, **shared) if drawn else None
 
 
 def _lines(sentences: Iterable[str], *constraints: Path | None) -> Iterator[_Line]:
