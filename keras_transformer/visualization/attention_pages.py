@@ -127,9 +127,6 @@ def attention_page(example: AttentionExample) -> Page:
 
     The page opens from a file and loads nothing else. It contains the weights, rounded by less than
     1e-5, and can save them as JSON. It can save what it shows as SVG or PNG. A notebook shows it.
-
-    Args:
-        example: The attention maps and their tokens.
     """
     page = {
         "texts": list(example.texts),
