@@ -20,7 +20,7 @@ from keras_transformer.decoding.options import DecodingOptions, SamplingOptions,
 from keras_transformer.errors import UserError
 from keras_transformer.formats.engines import open_translator
 from keras_transformer.runs.run import opened_runs
-from keras_transformer.translation.base_translator import STREAMED_LINES
+from keras_transformer.translation.base_translator import STREAMED_LINES, CopyUnknown, Overlong
 from keras_transformer.translation.markup import Segment
 from keras_transformer.translation.target_constraints import ConstraintError
 
@@ -35,10 +35,10 @@ class _TranslateOptions(parameters.TranslatorOptions):
     """Output file. The file is written only if the command succeeds. Default: standard output."""
     scores: bool = False
     """Write the score and a tab before each translation."""
-    overlong: Literal["split", "truncate"] = "split"
+    overlong: Overlong = "split"
     """What to do with lines that have more tokens than the model accepts: split the line and join
     the translations, or truncate the line."""
-    copy_unknown: Literal["lines", "characters", "never"] = "lines"
+    copy_unknown: CopyUnknown = "lines"
     """Copy lines without a known word, with a warning. characters: also copy single unknown
     characters, in place of the word that gives them more than half of its attention."""
     ensemble: tuple[Path, ...] = Field((), title="RUN")
