@@ -3,8 +3,8 @@
 import gzip
 import hashlib
 import json
+import shutil
 import subprocess
-import tarfile
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ from keras_transformer.formats.onnx import export_onnx
 from keras_transformer.models import Transformer
 
 _PAGE = Path(__file__).with_name("web_page")
-_VERSION = "1.30.0"
+_PACKAGE = "onnxruntime-web@1.30.0"
 _SHA256 = "d2228df7e4616bc3348bf504ee888f3bec43789a273f0a63f3e68d203ce3bf71"
 _ADVICE = "run `npm pack` elsewhere, unpack it, and name its folder with --onnxruntime-web"
 # Files of the package and their names in the page: some servers do not know the suffix .mjs.
@@ -59,10 +59,9 @@ def export_web(
     """
     check_is_free(directory)
     with tempfile.TemporaryDirectory() as temporary, atomic_write(directory) as partial:
-        if onnxruntime_web is None:
-            onnxruntime_web = _fetched(Path(temporary))
+        runtime = Path(onnxruntime_web or _fetched(Path(temporary)))
         try:
-            files = {own: Path(onnxruntime_web, x).read_bytes() for x, own in _RUNTIME.items()}
+            files = {own: (runtime / name).read_bytes() for name, own in _RUNTIME.items()}
         except OSError as error:
             raise UserError(f"{error.filename} is missing: {_ADVICE}") from None
         files |= {path.name: path.read_bytes() for path in _PAGE.iterdir()}
@@ -87,16 +86,13 @@ def export_web(
 
 def _fetched(folder: Path) -> Path:
     """Lets npm fetch onnxruntime-web into a folder, and returns the folder of its files."""
-    package = f"onnxruntime-web@{_VERSION}"
-    command = ("npm", "pack", package, "--prefer-offline", "--pack-destination", str(folder))
+    command = ("npm", "pack", _PACKAGE, "--prefer-offline", "--pack-destination", str(folder))
     try:
         subprocess.run(command, check=True, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError) as error:
         reason = " ".join(str(getattr(error, "stderr", error)).split())[:300]
-        raise UserError(f"npm cannot fetch {package} ({_ADVICE}): {reason}") from None
-    archive = folder / f"onnxruntime-web-{_VERSION}.tgz"
-    check_sha256(archive, _SHA256, package)
-    with tarfile.open(archive) as files:
-        for name in _RUNTIME:
-            files.extract(f"package/{name}", folder, filter="data")
+        raise UserError(f"npm cannot fetch {_PACKAGE} ({_ADVICE}): {reason}") from None
+    (archive,) = folder.glob("*.tgz")
+    check_sha256(archive, _SHA256, _PACKAGE)
+    shutil.unpack_archive(archive, folder, filter="data")
     return folder / "package"

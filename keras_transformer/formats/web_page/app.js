@@ -1,6 +1,5 @@
 // Shows what the worker translates.
 const [source, target, state, from, to] = ["source", "target", "state", "from", "to"].map((id) => document.getElementById(id));
-const names = new Intl.DisplayNames(undefined, { type: "language" });
 let worker, timer, newest = 0;
 /** Waits until the service worker has stored all files, so that each of them is loaded once. */
 async function store({ serviceWorker }) {
@@ -12,7 +11,7 @@ async function store({ serviceWorker }) {
 function show({ data: { languages, error, number, text, isDone } }) {
   languages?.forEach((language, i) => {
     Object.assign([source, target][i], language);
-    if (language) [from, to][i].textContent = names.of(language.lang);
+    if (language) [from, to][i].textContent = new Intl.DisplayNames(undefined, { type: "language" }).of(language.lang);
     document.title = `${from.textContent} – ${to.textContent}`;
   });
   if (languages || (isDone && number === newest)) state.textContent = "Ready. Nothing you type leaves this device.";

@@ -9,9 +9,8 @@ async function activate() {
   for (const name of await caches.keys()) if (name.startsWith(PREFIX) && name !== NAME) await caches.delete(name);
   await clients.claim();
 }
-async function answer(request) {
-  return (await caches.match(request.mode === "navigate" ? "./" : request, { cacheName: NAME })) ?? fetch(request);
-}
+const answer = async (request) =>
+  (await caches.match(request.mode === "navigate" ? "./" : request, { cacheName: NAME })) ?? fetch(request);
 addEventListener("install", (event) => event.waitUntil(install()));
 addEventListener("activate", (event) => event.waitUntil(activate()));
 addEventListener("fetch", (event) => event.respondWith(answer(event.request)));

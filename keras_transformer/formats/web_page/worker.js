@@ -1,7 +1,7 @@
 // Translates what the page sends, so that typing never waits.
 import * as ort from "./onnxruntime/ort.js";
 import { Translator, join } from "./translator.js";
-const MOST_KNOWN = 1000, known = new Map(); // translations of sentences
+const known = new Map(); // translations of sentences
 let newest;
 /** Returns the bytes of a file, which is stored with gzip. Some servers unpack it themselves. */
 async function read(path) {
@@ -21,7 +21,6 @@ onmessage = async ({ data: { number, text } }) => {
   for (const line of text.split("\n")) {
     const parts = [], place = lines.push("") - 1;
     for (const sentence of translator.sentences(line)) {
-      if (known.size > MOST_KNOWN) known.clear();
       if (!known.has(sentence)) known.set(sentence, await translator.translate(sentence));
       await new Promise((done) => setTimeout(done)); // Newer messages arrive.
       if (newest !== number) return;
