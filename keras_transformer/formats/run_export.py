@@ -6,7 +6,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from keras_transformer._backend import child_process
 from keras_transformer._files import check_is_free
@@ -19,7 +19,7 @@ from keras_transformer.formats.export_options import FORMATS, ExportOptions
 from keras_transformer.formats.hugging_face import export_hugging_face
 from keras_transformer.formats.onnx import export_onnx
 from keras_transformer.formats.run_folder import export_shared_run
-from keras_transformer.formats.saved_model import export_saved_model
+from keras_transformer.formats.saved_model import Exported, export_saved_model
 from keras_transformer.formats.web import export_web
 from keras_transformer.recipe.sections import OF_RUN
 from keras_transformer.recipe.settings import Recipe
@@ -27,13 +27,6 @@ from keras_transformer.runs.run import Run, opened_runs
 from keras_transformer.translation.open_run import open_model, open_shortlist
 
 _CHILD = "import sys; from keras_transformer.formats.run_export import main; main(*sys.argv[1:])"
-
-
-class Exported(NamedTuple):
-    """Result of `export_run`. Contains the new folder and a text that compares export and model."""
-
-    directory: Path
-    comparison: str  # for a SavedModel, also the operations that the server must support
 
 
 def export_run(run: Run | str | Path, options: ExportOptions) -> Exported:
@@ -113,11 +106,9 @@ def _export(run: Run, options: ExportOptions) -> Exported:
     if options.format == "saved_model":
         shortlist = open_shortlist(run, tokenizer) if options.shortlist else None
         sentences = sentences[: SENTENCES // 2]  # Its beams are compared, too.
-        saved = export_saved_model(
+        return export_saved_model(
             model, tokenizer, output, options=search, sentences=sentences, shortlist=shortlist
         )
-        needs = f"needs a server that reads GraphDef version {saved.min_consumer} or newer"
-        return Exported(saved.directory, f"{saved.comparison}\n{needs}")
     if options.format == "ctranslate2":
         found = export_ctranslate2(model, tokenizer, output, weights, sentences)
     elif options.format == "hugging_face":

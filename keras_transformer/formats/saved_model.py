@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 
 import keras
 import numpy as np
+from google.protobuf.wrappers_pb2 import BytesValue
 
 from keras_transformer._files import atomic_write, write_text
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import UserError
-from keras_transformer.formats.comparison import compare_translations, random_sentences
+from keras_transformer.formats.comparison import Agreement, compare_translations, random_sentences
 from keras_transformer.formats.exported_model import check_model
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.seq2seq import Seq2Seq
@@ -28,12 +29,11 @@ SENTENCEPIECE = {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDet
 _TEMPLATES = Path(__file__).with_name("templates")
 
 
-class SavedModelExport(NamedTuple):
-    """Result of `export_saved_model`."""
+class Exported(NamedTuple):
+    """Result of `export_run` and of `export_saved_model`."""
 
-    directory: Path  # the folder of the new version
-    min_consumer: int  # the server's TensorFlow must support at least this GraphDef version
-    comparison: str  # how far the translations of export and model agree, as text
+    directory: Path  # the new folder
+    comparison: str  # of export and model; for a SavedModel, also what the server must support
 
 
 def export_saved_model(
@@ -46,7 +46,7 @@ def export_saved_model(
     max_beam_size: int = 16,
     sentences: Sequence[str] = (),
     shortlist: Shortlist | None = None,
-) -> SavedModelExport:
+) -> Exported:
     """Writes a model as the next version of a SavedModel that takes and returns strings.
 
     The graph contains the tokenizer, the model and the beam search, for any batch size and length.
@@ -112,7 +112,8 @@ def export_saved_model(
         _write_warmup_requests(partial, name, sentences)
         comparison = _compare(partial, translator, sentences)
     write_serving_files(directory, name)
-    return SavedModelExport(version, min_consumer, comparison)
+    needs = f"needs a server that reads GraphDef version {min_consumer} or newer"
+    return Exported(version, f"{comparison}\n{needs}")
 
 
 def _save(graph: Any, directory: Path) -> int:
@@ -167,7 +168,7 @@ def write_serving_files(directory: Path, name: str) -> None:
             write_text(path, template.read_text("utf-8").replace("NAME", name))
 
 
-def _compare(version: Path, translator: Translator, sentences: list[str]) -> str:
+def _compare(version: Path, translator: Translator, sentences: list[str]) -> Agreement:
     calls = [(name, {"text": sentences}) for name in ("serving_default", "translate_nbest")]
     best, nbest = run_signatures(version, calls)
     rows = zip(nbest["translations"], nbest["scores"], strict=True)
@@ -175,10 +176,7 @@ def _compare(version: Path, translator: Translator, sentences: list[str]) -> str
         [[pair] for pair in zip(best["translation"], best["score"], strict=True)],
         [list(zip(*row, strict=True)) for row in rows],
     )
-    agreement = compare_translations(
-        "SavedModel", translator, sentences, *answers, tolerance=TOLERANCE
-    )
-    return str(agreement)
+    return compare_translations("SavedModel", translator, sentences, *answers, tolerance=TOLERANCE)
 
 
 def run_signatures(
@@ -236,8 +234,5 @@ def _write_warmup_requests(version: Path, name: str, sentences: Sequence[str]) -
 
 def _field(number: int, content: bytes) -> bytes:
     """Returns a length-delimited field of a protocol buffer."""
-    length, groups = len(content), []
-    while length > 127:
-        groups.append(length & 127 | 128)
-        length >>= 7
-    return bytes([number << 3 | 2, *groups, length]) + content
+    _, *rest = BytesValue(value=content).SerializeToString()  # a field with the number 1
+    return bytes([number << 3 | 2, *rest])
