@@ -236,14 +236,11 @@ class _Graph:
     def shapes(self, prefix: str, layer: int) -> list[tuple[str, tuple[str | int, ...]]]:
         """Returns names and shapes of keys and values: "past_", "" after the step, or "memory_"."""
         heads, d_k, d_v = self.num_heads, self.d_k, self.d_v
-        past, cache = ("past_beams", heads, "past_length"), ("beams", heads, "length")
-        key, value = {
-            "memory_": ((heads, d_k, "source_length"), (heads, "source_length", d_v)),
-            "past_": ((*past, d_k), (*past, d_v)),
-            "": ((*cache, d_k), (*cache, d_v)),
-        }[prefix]
-        names = (f"{prefix}{kind}_{layer + 1}" for kind in ("key", "value"))
-        return [(name, ("batch", *shape)) for name, shape in zip(names, (key, value), strict=True)]
+        beams = f"{prefix}beams", heads, f"{prefix}length"
+        shapes: dict[str, tuple[str | int, ...]] = {"key": (*beams, d_k), "value": (*beams, d_v)}
+        if prefix == "memory_":
+            shapes = {"key": (heads, d_k, "source_length"), "value": (heads, "source_length", d_v)}
+        return [(f"{prefix}{kind}_{layer + 1}", ("batch", *x)) for kind, x in shapes.items()]
 
     def embed(
         self, ids: str, embedding: keras.Layer, rows: Callable[[np.ndarray], str]
