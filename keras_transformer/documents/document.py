@@ -64,23 +64,19 @@ class Document:
     bom: bytes = b""
     text: str = ""
     segments: list[Segment] = field(default_factory=list)
-    _rewrites: list[Change] = field(default_factory=list)
-    _changes: list[Change] = field(default_factory=list)
+    # What each mark stands for: text with marks, or None for the next segment, and what writes it.
+    _parts: list[tuple[str | None, Change]] = field(default_factory=list)
     _key: str = field(default_factory=partial(secrets.token_hex, 4))  # No file has it by chance.
 
     def mark(self, segment: Segment, write: Change = str) -> str:
         """Adds a segment, and returns its mark. `write` gets the translation with its markup."""
         self.segments.append(segment)
-        self._rewrites.append(write)
-        return f"\0{self._key}:{len(self.segments) - 1}\0"
+        return self.mark_part(None, write)
 
-    def whole(self, part: str, change: Change) -> str:
-        """Returns a part of the text that `change` gets when its translations are written.
-
-        The parts must become parts of the text in this order.
-        """
-        self._changes.append(change)
-        return f"\0{self._key}<\0{part}\0{self._key}>\0"
+    def mark_part(self, text: str | None, write: Change) -> str:
+        """Returns a mark for text with marks, which `write` gets with its translations."""
+        self._parts.append((text, write))
+        return f"\0{self._key}:{len(self._parts) - 1}\0"
 
     def translate(
         self, translator: BaseTranslator, glossary: Glossary | None, progress: Progress
@@ -97,12 +93,12 @@ class Document:
         """Returns the text with translations of its segments. Markup may have marks, too."""
 
         def written(found: re.Match[str]) -> str:
-            number = int(found[1])
-            return self._rewrites[number](mark.sub(written, translations[number]))
+            text, write = parts[int(found[1])]
+            return write(mark.sub(written, text))
 
-        mark, changes = re.compile(f"\0{self._key}:([0-9]+)\0"), iter(self._changes)
-        whole = re.compile(f"\0{self._key}<\0(.*?)\0{self._key}>\0", re.DOTALL)
-        return whole.sub(lambda part: next(changes)(part[1]), mark.sub(written, self.text))
+        mark, left = re.compile(f"\0{self._key}:([0-9]+)\0"), iter(translations)
+        parts = [(next(left) if text is None else text, write) for text, write in self._parts]
+        return mark.sub(written, self.text)
 
 
 class Piece(NamedTuple):
@@ -274,20 +270,20 @@ def _segment(pieces: Iterable[Piece]) -> Segment:
     """Returns the text of pieces, in which white space is a space, and its spans."""
     text, spans, opened = "", list[Span](), list[int]()
     for kind, group in itertools.groupby(pieces, lambda piece: piece.kind):
-        own, place = [*group], len(text)
         if kind == "text":
-            text += _SPACE.sub(" ", "".join(piece.text for piece in own))
-        elif kind == "opaque":
-            text += _OBJECT * len(own)
-            replaced = ((place + n, piece.raw) for n, piece in enumerate(own))
-            spans += [Span(start, start + 1, replacement=raw) for start, raw in replaced]
-        elif kind == "end":
-            for piece in own:
+            text += _SPACE.sub(" ", "".join(piece.text for piece in group))
+            continue
+        for piece in group:
+            place = len(text)
+            if kind == "opaque":
+                text += _OBJECT
+                spans.append(Span(place, place + 1, replacement=piece.raw))
+            elif kind == "end":
                 number = opened.pop()
                 spans[number] = replace(spans[number], end=place, after=piece.raw)
-        else:
-            opened += range(len(spans), len(spans) + len(own)) if kind == "begin" else ()
-            spans += [Span(place, place, piece.raw) for piece in own]
+            else:
+                opened += [len(spans)] if kind == "begin" else []
+                spans.append(Span(place, place, piece.raw))
     return Segment(text, tuple(spans))
 
 

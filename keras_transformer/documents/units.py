@@ -75,7 +75,7 @@ def read_po(text: str, languages: Languages, path: Path) -> Document:
             source = entry.msgid if target[2] in (None, "0") else entry.msgid_plural
             count, text = len(document.segments), with_marks(document, source, escape, read)
             if len(document.segments) > count and _NUMBERED.intersection(entry.flags):
-                text = document.whole(text, partial(_with_numbers, source))
+                text = document.mark_part(text, partial(_with_numbers, source))
             return f'{target[1]}"{text}"'
 
         block, count = text[start:end], len(document.segments)
