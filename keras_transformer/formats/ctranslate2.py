@@ -123,8 +123,8 @@ def read_ctranslate2(folder: Path, vocabularies: Sequence[Path] = ()) -> Foreign
             "norm_epsilon": config.get("layer_norm_epsilon") or 1e-5,
         },
         _vocabularies(folder, config, vocabularies, flags.get("start_from_zero_embedding", False)),
-        frames=frames_in(read_value(folder / "tokenizer" / "tokenizer.json", missing={})),
-        source_eos=is_scaled or bool(flags.get("with_source_eos", False)),
+        frames={"source_eos": is_scaled or bool(flags.get("with_source_eos", False))}
+        | frames_in(read_value(folder / "tokenizer" / "tokenizer.json", missing={})),
         notes=notes,
     )
 

@@ -28,12 +28,11 @@ class ForeignModel:
     Attributes:
         path: The file of the weights.
         format: The names of the weights.
-        weights: All weights by the names of the file. Embeddings are `(V, D)`.
+        weights: All weights by the names of the file. Kernels are `(out, in)`, embeddings `(V, D)`.
         arguments: Constructor arguments of `Transformer`. Sizes that the weights show may be left
             out.
         vocabularies: Those of source and target.
-        frames: Those of the `Tokenizer`, if a file of this package has them.
-        source_eos: Whether the encoder's input ends with eos.
+        frames: Those of the `Tokenizer`, as far as the files tell them.
         evaluation: Search options of the toolkit's own configuration.
         languages: Source and target language, or "und" if they are not known.
         is_multilingual: Whether sources and targets begin with the piece of their language.
@@ -46,7 +45,6 @@ class ForeignModel:
     arguments: dict[str, Any]
     vocabularies: Sequence[Vocabulary]
     frames: Mapping[str, Any] = field(default_factory=dict)
-    source_eos: bool = True
     evaluation: dict[str, Any] = field(default_factory=dict)
     languages: tuple[str, ...] = ("und", "und")
     is_multilingual: bool = False
@@ -62,7 +60,7 @@ class ForeignModel:
         sides = zip(self.vocabularies, ids, strict=True)
         models = dict.fromkeys(converted(side.model, new.pieces) for side, new in sides)
         own = {"source_prefix": source_prefix} if source_prefix else {}
-        tokenizer = Tokenizer(*models, **{"source_eos": self.source_eos, **self.frames, **own})
+        tokenizer = Tokenizer(*models, **{**self.frames, **own})
         has_bias = ids[1].is_absent.any() or np.any(self.weights.get(names.get("bias", ""), 0))
         is_joint = names["source"] == names["target"]
         # Further rows of embeddings, and their bias.
@@ -120,7 +118,7 @@ class ForeignModel:
         """
         inner = "{}_layer_{}/feed_forward/inner/kernel"
         kernel = self.weights[self.format.name(inner.format("encoder", 1), {})]
-        d_model, d_ff = kernel.T.shape if self.format.is_transposed else kernel.shape
+        d_ff, d_model = kernel.shape
         sizes = {"d_model": d_model, "d_ff": d_ff}
         for key, stack in (("num_layers", "encoder"), ("num_decoder_layers", "decoder")):
             layers = (self.format.name(inner.format(stack, x), {}) for x in count(1))
@@ -161,7 +159,7 @@ class ForeignModel:
             if kind in ("embeddings", "output_embeddings"):
                 is_source = path.startswith("source_")
                 value = (source if is_source else target).gathered(value)
-            elif kind == "kernel" and self.format.is_transposed:
+            elif kind == "kernel":
                 value = value.T
             elif len(shape) == 1:
                 value = value.reshape(-1)

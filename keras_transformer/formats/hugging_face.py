@@ -52,8 +52,6 @@ ACTIVATIONS = {
     "gelu": "gelu",
     **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh"), "gelu_approximate"),
 }
-NORM_EPSILON = "norm_epsilon"  # What our exports have. transformers ignores it, and takes
-_EPSILON = 1e-5
 _TOKENIZER_BYTES = 64 * 1024 * 1024  # tokenizer.json of NLLB has more than 16 MiB.
 _OTHERS = {  # Other types, and why they are refused.
     **dict.fromkeys(("bart", "mbart"), "normalizes embeddings, and has positions for each side"),
@@ -134,7 +132,8 @@ def read_hugging_face(folder: Path) -> ForeignModel:
             "position_encoding": positions,
             "activation": ACTIVATIONS[config["activation_function"]],
             "norm_first": norm_first,
-            "norm_epsilon": config.get(NORM_EPSILON, _EPSILON),
+            # Only our exports have it. transformers ignores it, and takes 1e-5.
+            "norm_epsilon": config.get("norm_epsilon", 1e-5),
         },
         vocabularies(folder, generation, tokenizer),
         frames=frames_in(tokenizer),
@@ -162,19 +161,11 @@ def _vocabularies(
 ) -> list[Vocabulary]:
     """Returns those of source and target. `target_vocab.json` is there if they differ."""
     unk = tokenizer.get("unk_token") or "<unk>"
+    unk = unk["content"] if isinstance(unk, dict) else unk
     found = []
     for side, name in (("source", "vocab.json"), ("target", "target_vocab.json")):
         file = folder / name if (folder / name).exists() else folder / "vocab.json"
-        ids = read_value(file)
-        special = (
-            ids[unk["content"] if isinstance(unk, dict) else unk],
-            int(np.ravel(settings["eos_token_id"])[0]),
-            settings["pad_token_id"],
-            settings["decoder_start_token_id"],
-        )
-        check_ids(len(ids), token_ids=np.array([x for x in special if x is not None]))
-        model = read_bytes(folder / f"{side}.spm")
-        found.append(Vocabulary(in_order(file, ids), model, *special))
+        found.append(_vocabulary(file, read_value(file), f"{side}.spm", unk, settings))
     return found
 
 
@@ -196,10 +187,16 @@ def _multilingual(
         file = folder / "tokenizer.json"
         saved = read_value(file, most=_TOKENIZER_BYTES)
         ids = saved["model"]["vocab"] | {x["content"]: x["id"] for x in saved["added_tokens"]}
+    return [_vocabulary(file, ids, "sentencepiece.bpe.model", "<unk>", settings)] * 2
+
+
+def _vocabulary(
+    file: Path, ids: dict[str, int], model: str, unk: str, settings: dict[str, Any]
+) -> Vocabulary:
     eos, pad, start = (settings[f"{x}_token_id"] for x in ("eos", "pad", "decoder_start"))
-    check_ids(len(ids), token_ids=np.array([eos, pad, start]))
-    model = read_bytes(folder / "sentencepiece.bpe.model")
-    return [Vocabulary(in_order(file, ids), model, ids["<unk>"], eos, pad, start)] * 2
+    special = ids[unk], int(np.ravel(eos)[0]), pad, start
+    check_ids(len(ids), token_ids=np.array([x for x in special if x is not None]))
+    return Vocabulary(in_order(file, ids), read_bytes(file.with_name(model)), *special)
 
 
 def export_hugging_face(
@@ -314,7 +311,7 @@ def _configuration(model: Transformer) -> dict[str, Any]:
         "decoder_ffn_dim": model.d_ff,
         "activation_function": _OUR_ACTIVATIONS[model.activation],
         "scale_embedding": True,
-        NORM_EPSILON: model.norm_epsilon,
+        "norm_epsilon": model.norm_epsilon,
         **_IDS,
     }
 

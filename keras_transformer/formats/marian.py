@@ -23,7 +23,6 @@ from keras_transformer.formats.model_files import (
 from keras_transformer.formats.weight_names import MARIAN
 from keras_transformer.recipe.files import parse_yaml
 
-_OUTPUT = "decoder_ff_logit_out_W"
 _ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
 _POST_NORM = {"transformer-preprocess": "", "transformer-postprocess": "dan"}
 _SSRU: dict[str, Any] = {"dec-cell": "ssru", "transformer-rnn-projection": False}
@@ -70,15 +69,16 @@ def read_marian(path: Path, vocabularies: Sequence[Path] = ()) -> ForeignModel:
         (path,) = found
     weights = (read_marian_bin if path.suffix == ".bin" else read_npz)(path)
     # One name for the norms before and after a sublayer, and after attention and recurrence.
-    # Factors of activations are for 8 bits only.
+    # Factors of activations are for 8 bits only. Kernels, unlike embeddings, are (in, out).
     weights = unique(
-        (name.removesuffix("_pre").replace("_rnn_ffn_ln_", "_self_Wo_ln_"), weight)
+        (
+            name.removesuffix("_pre").replace("_rnn_ffn_ln_", "_self_Wo_ln_"),
+            weight if name.endswith(("Wemb", "_Wt")) else weight.T,
+        )
         for name, weight in weights.items()
         if not name.endswith("QuantMultA")
     )
     arguments = _arguments(_settings(weights.pop("special:model.yml").tobytes()))
-    if _OUTPUT in weights:
-        weights[_OUTPUT] = weights[_OUTPUT].T
     files = vocabularies or [folder / str(name) for name in decoder.get("vocabs", [])]
     return ForeignModel(
         path,

@@ -47,7 +47,6 @@ class Format:
         weights: What "*" is for kernel, bias, gamma and beta.
         matrices: Names of what is not in a layer: "source", "target", "output_embeddings", "bias"
             and "position_embeddings". Of several names, the first that a file has counts.
-        is_transposed: Whether the kernels of dense layers are (out, in).
     """
 
     column: int
@@ -55,7 +54,6 @@ class Format:
     norm: str
     weights: Mapping[str, str]
     matrices: Mapping[str, Sequence[str]]
-    is_transposed: bool = True
 
     def name(self, path: str, matrices: Mapping[str, str]) -> str:
         """Returns the name of a weight, or "" for one outside layers that `matrices` lacks."""
@@ -98,7 +96,6 @@ MARIAN = Format(
         "output_embeddings": ("decoder_ff_logit_out_Wt", "decoder_ff_logit_out_W"),
         "bias": ("decoder_ff_logit_out_b",),
     },
-    is_transposed=False,
 )
 CTRANSLATE2 = Format(
     column=3,
