@@ -13,9 +13,7 @@ from keras_transformer.documents.document import Document, Languages, with_marks
 
 # A key or a string, or what begins or ends an object or a list.
 _JSON = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|[{}\[\]]')
-
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")  # U+0000 and halves of characters
-
 # What separates the lines of a message, also a block of code.
 _LINE_END = re.compile(r"((?:\n|\A(?=```))(?:```.*?\n```(?=\n|\Z)\n?)?)", re.DOTALL)
 

@@ -4,6 +4,7 @@ import html
 import re
 from functools import partial
 from pathlib import Path
+from xml.sax import saxutils
 
 import regex
 
@@ -50,7 +51,7 @@ def read_srt(text: str, languages: Languages, path: Path) -> Document:
 
 def read_vtt(text: str, languages: Languages, path: Path) -> Document:
     """Finds the text of each cue, which keeps its number of lines."""
-    return _read(Document(lambda x: html.escape(x, quote=False)), text, html.unescape)
+    return _read(Document(saxutils.escape), text, html.unescape)
 
 
 def _read(document: Document, text: str, unescape: Change) -> Document:

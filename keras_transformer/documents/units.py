@@ -1,6 +1,5 @@
 """Finds the messages of PO files and the units of XLIFF files that have no translation yet."""
 
-import html
 import itertools
 import re
 from collections.abc import Iterable, Iterator
@@ -8,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.parsers import expat
+from xml.sax import saxutils
 
 import regex
 
@@ -132,8 +132,7 @@ def _with_numbers(source: str, translation: str) -> str:
 
 def _as_fuzzy(block: str) -> str:
     """Returns an entry of a PO file with the flag `fuzzy`."""
-    comments = re.match(r"(?:[ \t]*#.*\n|\s*\n)*", block)
-    head = comments[0] if comments else ""
+    (head,) = re.findall(r"\A(?:[ \t]*#.*\n|\s*\n)*", block)
     flagged = re.sub("^#,", "#, fuzzy,", head, count=1, flags=re.M)
     line_end = "\r\n" if "\r\n" in block else "\n"
     return (flagged if flagged != head else f"{head}#, fuzzy{line_end}") + block[len(head) :]
@@ -193,7 +192,7 @@ def read_xliff(text: str, languages: Languages, path: Path) -> Document:
 
     If a file has one language as source and target, its targets are the text to translate.
     """
-    document, is_template = Document(_escape), False
+    document, is_template = Document(saxutils.escape), False
     pieces = _xml_pieces(text, path)
     raws = [piece.raw for piece in pieces]
     # The open elements: number of the piece, whether its text is translated, and its children.
@@ -242,9 +241,8 @@ def _add_target(
     body = marked(document, _unit_pieces(pieces[start + 1 : end]))
     if len(document.segments) == count:
         return
-    prefix = re.match(r"<([^\s>]*:)?", raws[start])
-    name = f"{prefix[1] or ''}target" if prefix else "target"
-    has_target = first < last
+    (prefix,) = re.findall(r"\A<([^\s>]*:)?", raws[start])
+    name, has_target = f"{prefix}target", first < last
     tag = re.sub(r"\s*/>$", ">", raws[first]) if has_target else f"<{name}>"
     if pieces[unit].name == "segment":
         raws[unit] = with_attribute(raws[unit], "state", "translated")
@@ -262,7 +260,7 @@ def _unit_pieces(pieces: Iterable[Piece]) -> Iterator[Piece]:
     whole = whole_elements(pieces, _stays)
     for is_text, group in itertools.groupby(whole, lambda piece: piece.kind == "text"):
         if is_text:
-            yield from tagged("".join(piece.text for piece in group), write=_escape)
+            yield from tagged("".join(piece.text for piece in group), write=saxutils.escape)
         else:
             yield from map(_inline, group)
 
@@ -282,7 +280,3 @@ def _stays(piece: Piece) -> bool:
     attributes = piece.attributes
     is_kept = attributes.get("translate") == "no" or attributes.get("mtype") == "protected"
     return piece.name in _CODE or is_kept or piece.raw.endswith("/>")
-
-
-def _escape(text: str) -> str:
-    return html.escape(text, quote=False)

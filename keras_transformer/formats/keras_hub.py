@@ -192,8 +192,7 @@ def gpt2_to_keras_hub(model: LanguageModel) -> keras.Model:
     Raises:
         ValueError: If `model` differs from GPT-2, is quantized, or has LoRA.
     """
-    needed = {**_GPT2, **_equal_heads(model), "num_kv_heads": model.num_heads}
-    return _decoder("GPT2Backbone", model, needed, _SIZES)
+    return _decoder("GPT2Backbone", model, _GPT2, _SIZES)
 
 
 def llama_from_keras_hub(backbone: keras.Model | str, max_length: int = 1024) -> LanguageModel:
@@ -229,7 +228,7 @@ def llama_to_keras_hub(model: LanguageModel) -> keras.Model:
         model: A model with one dropout rate, rotary positions, `activation="swiglu"`,
             `normalization="rms"`, `use_bias=False`, and heads of `d_model // num_heads` features.
     """
-    return _decoder("Llama3Backbone", model, {**_LLAMA, **_equal_heads(model)}, _LLAMA_SIZES)
+    return _decoder("Llama3Backbone", model, _LLAMA, _LLAMA_SIZES)
 
 
 def qwen3_from_keras_hub(backbone: keras.Model | str, max_length: int = 1024) -> LanguageModel:
@@ -263,11 +262,10 @@ def qwen3_to_keras_hub(model: LanguageModel) -> keras.Model:
         model: A model as for `llama_to_keras_hub`, but with `qk_norm=True` and heads of any width.
             All layers may have local attention.
     """
-    needed = {**_QWEN3, "d_v": model.decoder.layers[0].self_attention.d_k}
-    window = None
-    if model.attention_pattern == "local":
-        needed["attention_pattern"], window = "local", model.attention_window + 1
-    return _decoder("Qwen3Backbone", model, needed, _QWEN3_SIZES, sliding_window_size=window)
+    if model.attention_pattern != "local":
+        return _decoder("Qwen3Backbone", model, _QWEN3, _QWEN3_SIZES, sliding_window_size=None)
+    local, window = {**_QWEN3, "attention_pattern": "local"}, model.attention_window + 1
+    return _decoder("Qwen3Backbone", model, local, _QWEN3_SIZES, sliding_window_size=window)
 
 
 def _model(backbone: Any, names: Mapping[str, str], **options: Any) -> LanguageModel:
@@ -277,15 +275,12 @@ def _model(backbone: Any, names: Mapping[str, str], **options: Any) -> LanguageM
     return model
 
 
-def _equal_heads(model: LanguageModel) -> dict[str, int]:
-    """Returns the sizes of heads that share `d_model`."""
-    return dict.fromkeys(("d_k", "d_v"), model.d_model // model.num_heads)
-
-
-def _decoder(name: str, model: LanguageModel, *tables: Mapping[str, Any], **others: Any) -> Any:
+def _decoder(name: str, model: LanguageModel, fixed: _Values, names: _Values, **others: Any) -> Any:
     attention = model.decoder.layers[0].self_attention
     heads = {name: getattr(attention, name) for name in ("num_kv_heads", "d_k", "d_v")}
-    backbone = _new_backbone(name, model, heads, *tables, **others)
+    usual = {"num_kv_heads": model.num_heads, "d_k": model.d_model // model.num_heads}
+    needed = {"d_v": attention.d_k} | {x: usual[x] for x in usual if x not in names}
+    backbone = _new_backbone(name, model, heads, {**fixed, **needed}, names, **others)
     _copy("model", model.weights, _decoder_pairs(model, backbone))
     return backbone
 
