@@ -58,8 +58,7 @@ TESTED_WITH = {
     "formats/exported_model.py": "formats/test_run_folder.py",
     "cli/import_run.py": "formats/test_imported_run.py",
     **{
-        f"formats/{name}.py": "formats/test_imported_run.py"
-        for name in ("foreign_model", "marian", "weight_names")
+        f"formats/{name}.py": "formats/test_imported_run.py" for name in ("foreign_model", "marian")
     },
 }
 

@@ -61,9 +61,8 @@ def serve_command(runs: tuple[Path, ...], options: ServeOptions, search: Given) 
         for module in ("keras_transformer.serving.server", "uvicorn")
     )
     glossaries = dict(map(_glossary, options.glossary))
-    keys = (
-        [x for x in map(str.strip, read_lines(options.api_keys)) if x] if options.api_keys else []
-    )
+    lines = read_lines(options.api_keys) if options.api_keys else ()
+    keys = [*filter(None, map(str.strip, lines))]
     if options.api_keys and not keys:
         raise UserError(f"{options.api_keys} must have a key on a line. Received: no key")
     opened: dict[tuple[str, str], Run] = {}

@@ -29,7 +29,7 @@ from keras_transformer.formats.exported_model import (
     check_supported,
     position_table,
 )
-from keras_transformer.formats.foreign_model import ForeignModel
+from keras_transformer.formats.foreign_model import CTRANSLATE2, ForeignModel, named_weights
 from keras_transformer.formats.model_files import (
     Arrays,
     Bytes,
@@ -39,7 +39,6 @@ from keras_transformer.formats.model_files import (
     reading,
     unique,
 )
-from keras_transformer.formats.weight_names import CTRANSLATE2, named_weights
 from keras_transformer.layers import RotaryPositionalEncoding
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.transformer import Transformer

@@ -28,7 +28,7 @@ from keras_transformer.formats.exported_model import (
     check_supported,
     position_table,
 )
-from keras_transformer.formats.foreign_model import ForeignModel
+from keras_transformer.formats.foreign_model import HUGGING_FACE, ForeignModel, named_weights
 from keras_transformer.formats.model_files import (
     INDEX,
     Arrays,
@@ -40,7 +40,6 @@ from keras_transformer.formats.model_files import (
     unique,
 )
 from keras_transformer.formats.tokenizer_json import tokenizer_json
-from keras_transformer.formats.weight_names import HUGGING_FACE, named_weights
 from keras_transformer.models.base import in_float32
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.translation.translator import Translator

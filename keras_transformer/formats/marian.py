@@ -12,7 +12,7 @@ from typing import Any
 
 from keras_transformer._files import open_regular, read_bytes
 from keras_transformer.data.vocabulary import Vocabulary, pieces_of
-from keras_transformer.formats.foreign_model import ForeignModel
+from keras_transformer.formats.foreign_model import MARIAN, ForeignModel
 from keras_transformer.formats.model_files import (
     in_order,
     read_marian_bin,
@@ -20,7 +20,6 @@ from keras_transformer.formats.model_files import (
     reading,
     unique,
 )
-from keras_transformer.formats.weight_names import MARIAN
 from keras_transformer.recipe.files import parse_yaml
 
 _ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}

@@ -5,8 +5,6 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
-
 from keras_transformer._backend import without_tensorflow
 from keras_transformer._backend.operations import assign
 from keras_transformer.data.text_files import read_lines
@@ -50,8 +48,7 @@ def with_vocabulary(
     new = _with_rows(model, source, target or source)
     now = Tokenizer(*dict.fromkeys(converted), **tokenizer.frames)
     for when, x, pieces in (("before", model, tokenizer), ("now", new, now)):
-        size = sum(4 * np.prod(weight.shape, dtype=int) for weight in x.weights)
-        count = pieces.target_vocabulary_size
+        count, size = pieces.target_vocabulary_size, 4 * x.count_params()
         print(f"{when}: {count:,} pieces, {size:,} bytes of weights", file=sys.stderr)
     return new, now
 

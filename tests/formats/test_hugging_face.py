@@ -29,9 +29,9 @@ from keras_transformer import (
 )
 from keras_transformer.data.vocabulary import pieces_of
 from keras_transformer.formats import export_hugging_face
+from keras_transformer.formats.foreign_model import HUGGING_FACE, named_weights
 from keras_transformer.formats.hugging_face import read_hugging_face
 from keras_transformer.formats.model_files import read_torch
-from keras_transformer.formats.weight_names import HUGGING_FACE, named_weights
 
 torch = pytest.importorskip("torch", reason="PyTorch is an optional dependency")
 transformers = pytest.importorskip("transformers", reason="transformers is an optional dependency")

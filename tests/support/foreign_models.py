@@ -11,7 +11,7 @@ import yaml
 
 from keras_transformer import SearchOptions, Tokenizer, Transformer
 from keras_transformer.formats import export_hugging_face
-from keras_transformer.formats.weight_names import MARIAN, named_weights
+from keras_transformer.formats.foreign_model import MARIAN, named_weights
 from support.contract import randomize
 from support.parallel_text import SENTENCES
 
