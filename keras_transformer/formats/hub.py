@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 from typing import Literal
 
+import jinja2
 import yaml
 
 from keras_transformer._files import read_json
@@ -13,19 +14,6 @@ from keras_transformer.formats.model_files import PREFIX
 from keras_transformer.formats.run_export import ExportOptions, export_run
 from keras_transformer.formats.run_folder import current_scores, without_folders
 from keras_transformer.runs.run import Run, opened_runs
-
-_USE = {
-    "hugging_face": (
-        "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer\n\n"
-        'tokenizer = AutoTokenizer.from_pretrained("{name}")\n'
-        'model = AutoModelForSeq2SeqLM.from_pretrained("{name}")'
-    ),
-    "run": (
-        "from huggingface_hub import snapshot_download\n"
-        "from keras_transformer import open_translator\n\n"
-        'translator = open_translator(snapshot_download("{name}"))'
-    ),
-}
 
 
 def push_to_hub(
@@ -88,23 +76,14 @@ def model_card(run: Run, name: str, format: str, licence: str | None = None) -> 
         "pipeline_tag": "translation",
         "tags": ["translation", "keras_transformer"],
     }
-    known = {key: value for key, value in metadata.items() if value}
     newest = {(x["metric"], x["split"]): x for x in current_scores(run)}
-    rows = [
-        f"| {x['metric']} | {split} | {x['score']:.2f} | `{x['signature']}` |"
-        for (_, split), x in newest.items()
-    ]
-    scores = ["## Scores\n", "| metric | text | score | signature |", "|---|---|---|---|", *rows]
-    parts = [
-        f"---\n{yaml.safe_dump(known, sort_keys=False)}---",
-        f"# {run.recipe.name}",
-        run.recipe.description or "",
-        f"Translates from {data.source_language} to {data.target_language}.",
-        f"The model is made of {source}." if source else "",
-        "## Use",
-        f"```python\n{_USE[format].format(name=name)}\n```",
-        "\n".join(scores) if rows else "",
-        "## Recipe",
-        f"```yaml\n{without_folders(run.recipe).to_yaml().strip()}\n```",
-    ]
-    return "\n\n".join(filter(None, parts)) + "\n"
+    text = Path(__file__).with_name("model_card.md").read_text("utf-8")
+    return jinja2.Template(text, trim_blocks=True, keep_trailing_newline=True).render(
+        metadata=yaml.safe_dump({x: y for x, y in metadata.items() if y}, sort_keys=False),
+        name=name,
+        format=format,
+        recipe=run.recipe,
+        source=source,
+        scores=[*newest.values()],
+        settings=without_folders(run.recipe).to_yaml().strip(),
+    )
