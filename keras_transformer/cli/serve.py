@@ -98,12 +98,10 @@ def _glossary(given: str) -> tuple[str, Glossary]:
 def _opened(run: Run, options: ServeOptions, search: Given) -> Any:
     found = checked(run.recipe.evaluation.search_options, **search)
     arguments = options.arguments()
-    if options.engine != "keras":
+    if options.engine is None:
         try:
-            arguments["engine"] = "ctranslate2"
-            return checked(open_translator, run, found, **arguments)
+            return checked(open_translator, run, found, **arguments | {"engine": "ctranslate2"})
         except UserError as error:
-            if options.engine:
-                raise
             click.echo(f"{run.directory} is served by the engine keras: {error}", err=True)
-    return checked(open_translator, run, found, **arguments | {"engine": "keras"})
+            arguments["engine"] = "keras"
+    return checked(open_translator, run, found, **arguments)
