@@ -127,7 +127,7 @@ def fit(
             or `keep_best` is given, but `validation` returns no `"loss"`. If `batches` ends. On
             TensorFlow, that is an error of another type.
     """
-    _check(model, callbacks)
+    _check(model, batches, callbacks)
     check_sizes(steps=steps, checkpoint_every=checkpoint_every, keep_checkpoints=keep_checkpoints)
     use_compilation_cache()
     directory = Path(directory).absolute()  # A callback may change the current directory.
@@ -193,8 +193,13 @@ def fit(
     return history
 
 
-def _check(model: keras.Model, callbacks: Sequence[object]) -> None:
+def _check(model: keras.Model, batches: object, callbacks: Sequence[object]) -> None:
     """Raises `ValueError` for what `fit` would train or save otherwise than asked."""
+    if not callable(batches):
+        raise ValueError(
+            "`batches` must be a function such as the result of `array_batches`, or `plan.batches` "
+            f"of a `ParallelDataset`. Received: batches of type {type(batches).__name__}"
+        )
     if not (model.compiled and model.built and model.steps_per_execution == 1):
         raise ValueError(
             "`model` must be compiled with `steps_per_execution=1`, and built (for example with "
