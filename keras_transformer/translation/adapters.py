@@ -37,8 +37,10 @@ def open_adapters(
             check_base(run.model_place(), base)
         other = translator.adapters[name] = open_alone(run)
         changed[name] = _changes(other.model, model)
-        for shared in ("model", "_search", "_source_attention", "_scorer"):
+        for shared in ("model", "_search", "_source_attention"):
             setattr(other, shared, getattr(translator, shared))
+        for shared in ("model", "_score_pairs"):  # The tokenizers can have other prefixes.
+            setattr(other._scorer, shared, getattr(translator._scorer, shared))
     turns = _Turns(model, changed)
     for turn, one in {None: translator, **translator.adapters}.items():
         one.own_weights = functools.partial(turns.of, turn)
