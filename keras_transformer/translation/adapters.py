@@ -39,8 +39,8 @@ def open_adapters(
         changed[name] = _changes(other.model, model)
         for shared in ("model", "_search", "_source_attention"):
             setattr(other, shared, getattr(translator, shared))
-        for shared in ("model", "_score_pairs"):  # The tokenizers can have other prefixes.
-            setattr(other._scorer, shared, getattr(translator._scorer, shared))
+        other._scorer.model = model  # Its tokenizer can have other prefixes, and stays.
+        other._scorer._score_pairs = translator._scorer._score_pairs
     turns = _Turns(model, changed)
     for turn, one in {None: translator, **translator.adapters}.items():
         one.own_weights = functools.partial(turns.of, turn)
