@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import keras
 import torch
@@ -41,8 +41,7 @@ class GraphedStep:
         self._model = model
         self._is_required = is_required
         self._reason: str | None = None  # why steps can't be recorded
-        # Of each shape, None after its first batch, and later the graph, batch and result.
-        self._recordings: dict[str, tuple[Any, Any, Logs] | None] = {}
+        self._recordings: dict[str, _Recording | None] = {}  # None after a shape's first batch
         self._stream = torch.cuda.Stream()
         # The graphs share their memory, because they never run at the same time.
         self._pool = torch.cuda.graph_pool_handle()
@@ -57,12 +56,11 @@ class GraphedStep:
         recording = self._recordings[key] or self._record(key, batch)
         if recording is None:
             return self._step(batch)
-        graph, recorded, result = recording
-        for own, given in zip(*map(keras.tree.flatten, (recorded, batch)), strict=True):
+        for own, given in zip(*map(keras.tree.flatten, (recording.batch, batch)), strict=True):
             if own is not None:
                 own.copy_(_pinned(given, own.is_cuda), non_blocking=True)
-        graph.replay()
-        return {name: value.clone() for name, value in result.items()}
+        recording.graph.replay()
+        return {name: value.clone() for name, value in recording.result.items()}
 
     def _first_step(self, key: str, batch: object) -> Logs:
         """Trains without a graph on the first batch of a shape."""
@@ -77,7 +75,7 @@ class GraphedStep:
         self._model.zero_grad()
         return result
 
-    def _record(self, key: str, batch: object) -> tuple[Any, Any, Logs] | None:
+    def _record(self, key: str, batch: object) -> "_Recording | None":
         """Records the step of a batch, but does not make it. Returns None if that fails."""
         graph = torch.cuda.CUDAGraph()
         batch = keras.tree.map_structure(lambda x: x if x is None else ops.copy(x), batch)
@@ -89,7 +87,7 @@ class GraphedStep:
             self._give_up(f"{error.__context__ or error}")
             return None
         self._model.zero_grad()  # Other graphs can use the memory of the gradients.
-        self._recordings[key] = graph, batch, result
+        self._recordings[key] = _Recording(graph, batch, result)
         return self._recordings[key]
 
     def _give_up(self, reason: str) -> None:
@@ -109,6 +107,14 @@ def _pinned(x: Any, for_cuda: bool) -> torch.Tensor:
     with keras.device("cpu"):
         x = x if torch.is_tensor(x) else ops.convert_to_tensor(x)
     return x.pin_memory() if for_cuda and not x.is_cuda else x
+
+
+class _Recording(NamedTuple):
+    """The graph of a training step, with the tensors that it reads and those that it makes."""
+
+    graph: Any
+    batch: Any
+    result: Logs
 
 
 def uses_graphs(

@@ -54,7 +54,7 @@ def train(trainer, steps=6, shapes=2):
 def graphs(trainer):
     function = trainer.train_function
     recordings = getattr(function, "_recordings", {}).values()
-    return [recording[0] for recording in recordings if recording]
+    return [recording.graph for recording in recordings if recording]
 
 
 @pytest.mark.parametrize(
