@@ -235,8 +235,8 @@ def tab(browser):
 
 
 def translated(tab, text):
+    tab.locator("#state").evaluate("state => { state.textContent = '' }")
     tab.fill("#source", text)
-    tab.until("Translating")
     tab.until("Ready")
     return tab.text_content("#target")
 

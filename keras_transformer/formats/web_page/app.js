@@ -14,7 +14,7 @@ function show({ data: { languages, error, number, text, isDone } }) {
     if (language) [from, to][i].textContent = new Intl.DisplayNames(undefined, { type: "language" }).of(language.lang);
     document.title = `${from.textContent} – ${to.textContent}`;
   });
-  if (languages || (isDone && number === newest)) state.textContent = "Ready. Nothing you type leaves this device.";
+  if ((languages && !newest) || (isDone && number === newest)) state.textContent = "Ready. Nothing you type leaves this device.";
   if (error) state.textContent = `The page cannot translate: ${error}`;
   if (number === newest) target.textContent = text;
 }
