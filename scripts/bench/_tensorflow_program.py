@@ -23,13 +23,9 @@ def written(case: Case) -> bytes:
     """The step on a GPU, in mixed_bfloat16."""
     import tensorflow as tf
 
-    from keras_transformer._backend import operations
     from keras_transformer.training import sliced_logits_trainer
 
-    with (
-        mock.patch.object(operations, "is_on_cpu", return_value=False),
-        mock.patch.object(sliced_logits_trainer, "is_on_cpu", return_value=False),
-    ):
+    with mock.patch.object(sliced_logits_trainer, "is_on_cpu", return_value=False):
         trainer, inputs, labels = our_trainer(case, "mixed_bfloat16", True)
         trainer.optimizer.build(trainer.trainable_variables)
         step = tf.function(lambda x, y: trainer.train_step((x, y)), jit_compile=True)
