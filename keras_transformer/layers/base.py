@@ -11,7 +11,7 @@ from keras import ops
 from keras_transformer._backend import without_tensorflow
 from keras_transformer._backend.gradient_checkpointing import Recomputable
 from keras_transformer._backend.operations import affine_relu
-from keras_transformer._backend.types import Mask, Tensor
+from keras_transformer._backend.types import Mask, Shape, Tensor
 from keras_transformer.layers.saving import CreatesPlaceholders, apply_layer_changes, layer_changes
 
 # Constructor arguments of every Keras layer.
@@ -191,7 +191,14 @@ class ConfiguredLayer(
             call = inspect.signature(owner.call).bind(self, *args, **kwargs)
             call.apply_defaults()
             return owner._output_spec(**call.arguments)
-        return super().compute_output_spec(*args, **kwargs)
+        if type(self).compute_output_shape is not ConfiguredLayer.compute_output_shape:
+            return super().compute_output_spec(*args, **kwargs)
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    def compute_output_shape(self, *input_shapes: Shape) -> Any:
+        """Returns the shape of the output, for layers such as `keras.layers.TimeDistributed`."""
+        inputs = [keras.KerasTensor(shape, self.compute_dtype) for shape in input_shapes]
+        return keras.tree.map_structure(lambda x: x.shape, self.compute_output_spec(*inputs))
 
     def get_build_config(self) -> dict[str, Any] | None:
         """Returns the input shapes and layer changes that `build_from_config` takes."""

@@ -49,11 +49,11 @@ def layer_changes(layer: keras.layers.Layer) -> dict[str, dict[str, Any]]:
 def apply_layer_changes(layer: keras.layers.Layer, changes: dict[str, dict[str, Any]]) -> None:
     """Applies the result of `layer_changes` to a built layer of equal config."""
     sublayers = {"": layer, **_sublayers(layer)}
-    for path, sublayer in sublayers.items():
-        if (flag := changes.get(path, {}).get("trainable")) is not None:
+    for path, own in changes.items():
+        if (flag := own.get("trainable")) is not None:
             # TensorFlow ignores an attribute's present value, so Keras would not set the sublayers.
-            sublayer.trainable = not flag
-            sublayer.trainable = flag
+            sublayers[path].trainable = not flag
+            sublayers[path].trainable = flag
     # After `trainable = True`, which would unfreeze the kernel under LoRA.
     for path, own in changes.items():
         if "quantization" in own:
@@ -100,14 +100,18 @@ def _own_changes(layer: keras.layers.Layer) -> dict[str, Any]:
 
 
 def _sublayers(layer: keras.layers.Layer) -> dict[str, Any]:
-    """Returns each sublayer once, by its path of layer names, and a layer before its sublayers."""
+    """Returns each sublayer once, by its path, and a layer before its sublayers.
+
+    A path such as "0/2" has places, as names can be automatic, such as "dense_8".
+    """
     found: dict[str, Any] = {}
 
     def visit(parent: Any, prefix: str) -> None:
-        for sublayer in parent._flatten_layers(include_self=False, recursive=False):
+        own = parent._flatten_layers(include_self=False, recursive=False)
+        for place, sublayer in enumerate(own):
             if not any(sublayer is other for other in found.values()):
-                found[prefix + sublayer.name] = sublayer
-                visit(sublayer, f"{prefix}{sublayer.name}/")
+                found[f"{prefix}{place}"] = sublayer
+                visit(sublayer, f"{prefix}{place}/")
 
     visit(layer, "")
     # A layer can be a sublayer of several layers. It has fewer sublayers than each of them.

@@ -122,6 +122,11 @@ class TokenEmbedding(ConfiguredLayer):
         for index, weight in enumerate(self.weights):
             store[f"{index}"] = read(weight)
 
+    def _output_spec(self, inputs: Tensor, reverse: bool) -> Any:
+        shape = inputs.shape[:-1] if reverse else inputs.shape
+        width = self.vocabulary_size if reverse else self.d_model
+        return keras.KerasTensor((*shape, width), self.compute_dtype)
+
     def __call__(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
         # Here, because Keras would round floats to the compute dtype before `call`.
         is_reverse = any(x is True for x in (*args[:1], kwargs.get("reverse")))

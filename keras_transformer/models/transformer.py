@@ -164,7 +164,9 @@ class Transformer(Seq2Seq):
             return decoder.call(dropout(y), memory, target_mask, source_mask, *same), memory
 
         states, memory = hidden_states(**inputs)
-        encoder.built = decoder.built = True  # or `train_on_batch` would try to build them again
+        shape = (None, None, d_model)  # The layers are built. Keras stores the shapes in files.
+        encoder.build(shape)
+        decoder.build(shape, shape)
         logits = target_embedding(states, reverse=True)
         super().__init__(inputs, logits, **kwargs)
 

@@ -181,7 +181,8 @@ class SlicedLogitsTrainer(FitsTokens, Recomputable, keras.Model):
         if not hasattr(self, "model"):
             return super().variables
         of_teacher = self.teacher.weights if self.teacher else []
-        return self.model.variables + (self._cut.variables if self._cut else []) + of_teacher
+        # On PyTorch, Keras resets the gradients of the last ones of equal paths.
+        return of_teacher + self.model.variables + (self._cut.variables if self._cut else [])
 
     @property
     def weights(self) -> list[Any]:

@@ -23,15 +23,19 @@ QUIET = pytest.mark.filterwarnings("ignore:.*quantize")
 
 
 def new_model(kind):
-    """A model with a layer or stack, and the layer or stack. A `Transformer` is both."""
+    """A model with a layer or stack, and the layer or stack. A `Transformer` is both.
+
+    "reused" is the encoder of a `Transformer`.
+    """
     sizes = {"d_model": 6, "num_heads": 2, "d_ff": 8}
-    if kind in (Transformer, Encoder, Decoder):
+    if kind in (Transformer, "reused", Encoder, Decoder):
         sizes["num_layers"] = 2
     if kind is Transformer:
         model = Transformer(9, **sizes, norm_first=True)
         return model, model
-    layer, inputs = kind(**sizes), keras.Input((None, 6))
-    x = layer(inputs, **({"memory": inputs} if issubclass(kind, Decoder | DecoderLayer) else {}))
+    inputs = keras.Input((None, 6))
+    layer = Transformer(9, **sizes).encoder if kind == "reused" else kind(**sizes)
+    x = layer(inputs, **({"memory": inputs} if isinstance(layer, Decoder | DecoderLayer) else {}))
     return keras.Model(inputs, keras.layers.Dense(1)(x)), layer
 
 
@@ -76,6 +80,7 @@ FREEZINGS = {
         EncoderLayer,
         lambda x: frozen(x, x.feed_forward).feed_forward.inner.enable_lora(2),
     ),
+    "reused_in_turn": ("reused", freeze_in_turn),
     # Its encoder layers are sublayers of the model, and of the encoder too.
     "transformer": (Transformer, lambda x: frozen(x, x.decoder, x.source_embedding)),
     "transformer_in_turn": (
@@ -101,7 +106,7 @@ def test_what_is_frozen_stays_so(kind, freeze, tmp_path):
 @pytest.mark.each_backend_if_slow
 @pytest.mark.parametrize(
     "kind",
-    [Encoder, *(pytest.param(x, marks=ONCE) for x in (EncoderLayer, DecoderLayer, Decoder))],
+    [Encoder, *(pytest.param(x, marks=ONCE) for x in ("reused", EncoderLayer, DecoderLayer, Decoder))],
 )
 def test_adapters_of_layers_and_stacks_train_alone_and_are_saved(kind, tmp_path):
     model, layer = new_model(kind)

@@ -119,6 +119,19 @@ def test_a_model_with_layers_of_ones_own_is_saved_and_loaded(tmp_path):
 
 
 @pytest.mark.once
+def test_sublayers_with_automatic_names_keep_what_was_changed(tmp_path):
+    model, ids = new_model("rotary", decoder_layer=GatedBlock), np.array([[3, 5, 4]], "int32")
+    model.enable_lora(2)
+    for block in model.decoder.layers:
+        block.linear[3].trainable = False
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(to_numpy(loaded(ids)), to_numpy(model(ids)), atol=1e-6)
+    flags = [[x.trainable for x in each._flatten_layers()] for each in (loaded, model)]
+    assert flags[0] == flags[1] and not all(flags[1])
+
+
+@pytest.mark.once
 def test_what_calls_of_layers_do_not_take_is_refused_in_one_line():
     """Packing needs masks of attention, and alignments need its weights."""
     sizes = {"num_layers": 1, "d_model": D, "num_heads": H, "d_ff": F}

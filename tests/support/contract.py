@@ -121,6 +121,9 @@ def assert_symbolic_shape_is_eager_shape(
     for symbolic, eager in zip(model.output.shape, output_shape, strict=True):
         assert symbolic in (None, eager)
     assert model.output.shape[-1] == output_shape[-1]
+    vectors = {x: y for x, y in inputs.items() if y.dtype.kind == "f"} or inputs
+    layer = model.layers[-1]  # without shapes of masks, as in `keras.layers.TimeDistributed`
+    assert layer.compute_output_shape(*(x.shape for x in vectors.values())) == output_shape
 
 
 def assert_half_precision_is_close(

@@ -206,6 +206,26 @@ def test_a_student_that_equals_its_teacher_stays_as_it_is():
     assert_same_arrays(model.weights, before, atol=1e-5)
 
 
+def test_adapters_of_student_and_teacher_have_equal_names_and_own_gradients():
+    found = []
+    for has_adapters in (False, True):
+        models = [seeded_model(x) for x in (0, 1)]
+        models[0].enable_lora(2)
+        if has_adapters:
+            models[1].enable_lora(2)  # begins with 0
+        trainer = SlicedLogitsTrainer(models[0], new_loss(), teacher=models[1])
+        trainer.compile(keras.optimizers.SGD(0.5))
+        for _ in range(3):
+            trainer.train_on_batch(inputs_of(models[0]), labels_of(inputs_of(models[0])))
+        found.append([to_numpy(x) for x in models[0].trainable_weights])
+    assert_same_arrays(found[1], found[0], atol=1e-6)
+
+
+def seeded_model(seed):
+    keras.utils.set_random_seed(seed)
+    return new_model(dropout_rate=0.0, num_layers=1)
+
+
 def test_cut_vectors_are_zero_and_no_other_vector_changes():
     model = new_model(dropout_rate=0.0, num_layers=1)
     cut = _Cut(0.4, seed=1)
