@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_transformer._files import atomic_write, check_is_free, read_bytes
 from keras_transformer.data.tokenizer import Tokenizer, frames_in
-from keras_transformer.data.vocabulary import Vocabulary, word_model
+from keras_transformer.data.vocabulary import ABSENT, Vocabulary, word_model
 from keras_transformer.decoding.options import SearchOptions
 from keras_transformer.errors import imported
 from keras_transformer.formats.comparison import (
@@ -53,8 +53,6 @@ RULES: tuple[Rule, ...] = (
     ("activation", lambda x: x.activation not in ACTIVATIONS, f"the activations {[*ACTIVATIONS]}"),
     *PLAIN_LAYERS,
 )
-# Bias on the logits of forbidden tokens: a probability of 0, and within the range of float16.
-FORBIDDEN = -1e4
 # Translations tie if their log-probabilities differ by at most this number of nats per token.
 TOLERANCE = 1e-2
 _JOINED = {
@@ -362,7 +360,7 @@ def _specification(model: Transformer, tokenizer: Tokenizer, specs: Any) -> Any:
     spec.decoder.projection.weight = array(matrix)
     zeros = np.zeros(matrix.shape[0], "float32")
     spec.decoder.projection.bias = zeros if bias is None else array(bias).copy()
-    spec.decoder.projection.bias[[tokenizer.pad_id, tokenizer.bos_id]] = FORBIDDEN
+    spec.decoder.projection.bias[[tokenizer.pad_id, tokenizer.bos_id]] = ABSENT
     _set_layers(spec, model, specs)
     spec.register_source_vocabulary(tokenizer.source_pieces)
     spec.register_target_vocabulary(tokenizer.target_pieces)

@@ -115,8 +115,12 @@ def read_hugging_face(folder: Path) -> ForeignModel:
         rule = "its type must be marian, as of OPUS-MT, or m2m_100, as of M2M100 and NLLB"
         raise ValueError(f"{rule}. Received: {kind}, which {reason}")
     heads = config["encoder_attention_heads"], config["decoder_attention_heads"]
-    if not config.get("scale_embedding") or heads[0] != heads[1]:
-        raise ValueError(f"it must scale embeddings, and have the same heads. Received: {heads}")
+    scale = config.get("scale_embedding")
+    if not scale or heads[0] != heads[1]:
+        raise ValueError(
+            "it must scale embeddings, and have the same heads. "
+            f"Received: scale_embedding={scale}, heads {heads}"
+        )
     generation = {**config, **read_value(folder / "generation_config.json", missing={})}
     tokenizer = read_value(folder / "tokenizer_config.json", missing={})
     path, weights = _weights(folder)
@@ -235,6 +239,7 @@ def export_hugging_face(
     check_is_free(directory)
     options = options or SearchOptions(beam_size=1, length_penalty=0)
     check_supported(model, tokenizer, "Hugging Face", RULES)
+    model = in_float32(model)
     if options.length_penalty and options.length_penalty_form != "power":
         raise ValueError(
             "Hugging Face's `generate` divides scores by n ** length_penalty: set "
@@ -247,7 +252,7 @@ def export_hugging_face(
             "num_beams": options.beam_size,
             "length_penalty": options.length_penalty,
             "early_stopping": True,
-            "max_length": model.max_length,
+            "max_length": model.max_length + 1,  # with bos
             "bad_words_ids": [[PAD_ID], [BOS_ID]],  # Never predicted, as in our search.
             **_IDS,
         },
@@ -280,9 +285,7 @@ def export_hugging_face(
             (partial / name).write_text(json.dumps(value, indent=1, ensure_ascii=False), "utf-8")
         (partial / "source.spm").write_bytes(tokenizer.source_model)
         (partial / "target.spm").write_bytes(tokenizer.target_model)
-        save_file(
-            _exported_weights(in_float32(model)), partial / "model.safetensors", {"format": "pt"}
-        )
+        save_file(_exported_weights(model), partial / "model.safetensors", {"format": "pt"})
         if not sentences:
             return None
         copy, framed = read_hugging_face(partial).convert()
@@ -323,6 +326,9 @@ def _exported_weights(model: Transformer) -> dict[str, np.ndarray]:
     zeros = np.zeros(target_size, "float32")
     found = {matrices["bias"]: zeros, **named_weights(model, HUGGING_FACE, matrices)}
     found[matrices["bias"]] = found[matrices["bias"]].reshape(1, -1)
+    if not model.tie_word_embeddings:  # Then transformers does not tie the two sides either.
+        names = (HUGGING_FACE.matrices[side][-1] for side in ("source", "target"))
+        found = {**dict.fromkeys(names, found.get(matrices["source"])), **found}
     table = position_table(model)
     if table is not None and model.position_encoding != "sinusoidal_half_split":
         found |= dict.fromkeys(HUGGING_FACE.matrices["position_embeddings"], table)

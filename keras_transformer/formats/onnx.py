@@ -21,6 +21,7 @@ from keras_transformer.layers.attention.cache import Cache
 from keras_transformer.models import Transformer
 from keras_transformer.models.base import in_float32
 from keras_transformer.translation.base_translator import EXTRA_LENGTH, Overlong
+from keras_transformer.translation.long_lines import INVISIBLE
 from keras_transformer.translation.translator import Translator
 
 # The constants of at least a page. Their offsets are multiples of it, for memory-mapping.
@@ -114,6 +115,7 @@ def export_onnx(
         "length_penalty": options.length_penalty,
         "length_penalty_form": options.length_penalty_form,
         "search_max_length": options.max_length,
+        "invisible": INVISIBLE,
     }
     with atomic_write(directory) as partial:
         partial.mkdir()

@@ -13,6 +13,7 @@ import io
 import itertools
 import json
 import sys
+import unicodedata
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -142,7 +143,8 @@ class StandaloneTranslator:
         """
         config = self.model.config
         before, after = config["source_prefix_ids"], [config["eos_id"]] * config["source_eos"]
-        split = [self._split(sentence.strip()) for sentence in sentences]
+        seen = ["" if self._is_invisible(sentence) else sentence for sentence in sentences]
+        split = [self._split(sentence.strip()) for sentence in seen]
         pieces = self._source.encode([text for _, text in split])
         sources = []
         for (tag, text), ids in zip(split, pieces, strict=True):
@@ -177,6 +179,10 @@ class StandaloneTranslator:
                 text = self._target.decode([id for id in ids if id != config["eos_id"]])
                 found[index] = text, score
         return found
+
+    def _is_invisible(self, text: str) -> bool:
+        kinds, others = ("Cc", "Cf", "Zs", "Zl", "Zp"), self.model.config["invisible"]
+        return all(unicodedata.category(x) in kinds or x in others for x in text)
 
     def _split(self, text: str) -> tuple[list[int], str]:
         """Returns the id of a tag such as ">>fra<<" at the beginning of a text, and the rest."""

@@ -30,6 +30,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
         "at most one piece before targets": len(tokenizer.target_prefix_ids) <= 1,
         "the kinds bpe and unigram": is_bpe or spec.model_type == spec.UNIGRAM,
         "no bytes, and no pieces of the user": types.isdisjoint((kind.BYTE, kind.USER_DEFINED)),
+        "spaces before words": not spec.treat_whitespace_as_suffix,
         "no added words": not is_bpe or all(len(x) == 1 or x in merged for x in scores),
     }
     if broken := [rule for rule, is_kept in rules.items() if not is_kept]:
@@ -37,6 +38,9 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
             f"With prefixes or without eos in sources, Hugging Face supports {broken[0]}. "
             f"Received: {tokenizer.frames}"
         )
+    scheme = "always" if proto.normalizer_spec.add_dummy_prefix else "never"
+    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme}
+    metaspace |= {"split": spec.split_by_whitespace}
     before = [pieces[id] for id in tokenizer.source_prefix_ids]
     after = [pieces[tokenizer.eos_id]] * tokenizer.source_eos
     special = [id for id, x in enumerate(pieces) if id <= tokenizer.eos_id or LANGUAGE.fullmatch(x)]
@@ -54,7 +58,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
             {"id": id, "content": pieces[id], "special": True, **_AS_WRITTEN} for id in special
         ],
         "normalizer": {"type": "Sequence", "normalizers": _normalizers(proto.normalizer_spec)},
-        "pre_tokenizer": _metaspace(proto.normalizer_spec),
+        "pre_tokenizer": metaspace,
         "post_processor": {
             "type": "TemplateProcessing",
             "single": [*map(_token, before), _text("A"), *map(_token, after)],
@@ -63,7 +67,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
                 x: {"id": x, "ids": [pieces.index(x)], "tokens": [x]} for x in {*before, *after}
             },
         },
-        "decoder": _metaspace(proto.normalizer_spec),
+        "decoder": metaspace,
         "model": {"unk_token": pieces[UNK_ID], "fuse_unk": True, "byte_fallback": False, **model},
     }
 
@@ -89,11 +93,6 @@ def _normalizers(spec: Any) -> list[dict[str, Any]]:
         found.append({"type": "Strip", "strip_left": True, "strip_right": True})
         found.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
     return found
-
-
-def _metaspace(spec: Any) -> dict[str, Any]:
-    scheme = "always" if spec.add_dummy_prefix else "never"
-    return {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": True}
 
 
 def _token(piece: str) -> dict[str, Any]:

@@ -41,12 +41,12 @@ POWER = {"length_penalty": 1.0, "length_penalty_form": "power"}
 LENGTH = 20
 
 
-def ids_of_export(folder, sources):
+def ids_of_export(folder, sources, **options):
     """The translations by transformers with the model and the tokenizer in a folder."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
     x = tokenizer(sources, return_tensors="pt", padding=True)
-    answer = model.generate(**x, max_length=LENGTH + 1).tolist()
+    answer = model.generate(**x, **options).tolist()
     return [[id for id in row if id not in (0, 2, 3)] for row in answer]  # without pad, bos, eos
 
 
@@ -226,7 +226,7 @@ def test_a_model_of_many_languages_translates_between_any_two(kind, tmp_path):
     export_hugging_face(model, own, folder, options, (source, target), text)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     assert tokenizer(sentences)["input_ids"] == ids
-    expected = ids_of_export(folder, text)
+    expected = ids_of_export(folder, text, max_length=LENGTH + 1)
     kept = import_run(folder, tmp_path / "kept")  # with the languages of the export
     for copy in (run, kept, import_run(folder, tmp_path / "again", **languages)):
         assert best_ids(open_translator(copy, options), text) == expected
@@ -344,12 +344,13 @@ def test_a_pickle_of_weights_equals_safetensors(is_zip, tmp_path):
 @pytest.mark.parametrize(
     "arguments",
     [{}, {"position_encoding": "learned"}, {"target_vocabulary_size": V}]
+    + [{"dtype": "mixed_bfloat16", "tie_word_embeddings": False}]
     + [{"norm_first": True, "position_encoding": "sinusoidal_marian", "activation": "gelu"}],
 )
 def test_transformers_opens_exports_and_translates_alike(arguments, tmp_path):
     folder = hugging_face_folder(tmp_path / "export", **arguments)
     run = import_run(folder, tmp_path / "run")
-    translator = Translator.from_run(run, SearchOptions(beam_size=4, max_length=LENGTH, **POWER))
+    translator = Translator.from_run(run, SearchOptions(beam_size=4, **POWER))
     assert best_ids(translator, SOURCES) == ids_of_export(folder, SOURCES)
 
 
@@ -369,4 +370,4 @@ def test_transformers_translates_as_the_model_of_a_new_recipe(tmp_path, monkeypa
     export_hugging_face(model, tokenizer, tmp_path / "out", options, ("en", "de"))
     sources = [source for source, _ in pairs[:8]]
     found = best_ids(Translator(model, tokenizer, options), sources)
-    assert found == ids_of_export(tmp_path / "out", sources)
+    assert found == ids_of_export(tmp_path / "out", sources, max_length=LENGTH + 1)

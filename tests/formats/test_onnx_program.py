@@ -74,9 +74,10 @@ def test_translator_has_the_exported_options(folder):
 
 def test_text_without_a_known_word_is_copied_with_a_warning(folder):
     with pytest.warns(UserWarning, match="Copied without translation: '漢字！'"):
-        found = StandaloneTranslator(folder).translate([" 漢字！", "a 漢", "a"])
+        found = StandaloneTranslator(folder).translate([" 漢字！", "a 漢", "a", "\u2800", "\0"])
     assert found[0] == ("漢字！", 0.0)
-    assert [score < 0 for _, score in found[1:]] == [True, True]
+    assert [score < 0 for _, score in found[1:]] == [True, True, False, False]
+    assert found[3:] == [("", 0.0)] * 2
 
 
 @pytest.mark.parametrize(
