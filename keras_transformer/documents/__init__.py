@@ -66,6 +66,8 @@ def read_document(
         encoding = declared[1].decode().lower()
         if format == "html" and encoding in ("iso-8859-1", "latin1", "us-ascii", "ascii"):
             encoding = "cp1252"  # as browsers do
+        elif format == "html" and encoding.startswith("utf-16"):
+            encoding = "utf-8"
     try:
         text = content[len(bom) :].decode(encoding)
     except (UnicodeDecodeError, LookupError) as error:

@@ -300,8 +300,10 @@ def with_marks(
     """
     found = []
     for part in re.split(rf"({BREAK}(?={BEGIN})|(?:(?<=[\r\n])|^)\s*{ITEM}\s+)", text):
-        written = partial(in_lines, like=part, write=write)
-        found.append(write(marked(document, read(part), written)))
+        for _, group in itertools.groupby(read(part), lambda piece: piece.kind == "block"):
+            pieces = [*group]
+            written = partial(in_lines, like=_raw(pieces), write=write)
+            found.append(write(marked(document, pieces, written)))
     return "".join(found)
 
 

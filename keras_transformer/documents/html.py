@@ -4,6 +4,7 @@ import html
 import itertools
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -45,17 +46,18 @@ def escape(text: str) -> str:
 
 def read_html(text: str, languages: Languages, path: Path) -> Document:
     """Finds the text of a page or a fragment."""
-    document = Document(escape)
-    document.text = marked(document, _Page(document, languages).read(text))
+    is_xml = path.suffix.lower() == ".xhtml" or text.startswith("<?xml")  # which has no &nbsp;
+    document = Document(partial(html.escape, quote=False) if is_xml else escape)
+    document.text = marked(document, _Page(document, languages, is_xml).read(text))
     return document
 
 
 class _Page(HTMLParser):
     """Reads a page. Each tag, text or comment has the characters until the next begins."""
 
-    def __init__(self, document: Document, languages: Languages) -> None:
+    def __init__(self, document: Document, languages: Languages, is_xml: bool) -> None:
         super().__init__()
-        self.document, self.languages = document, languages
+        self.document, self.languages, self.is_xml = document, languages, is_xml
         self.found: list[tuple[tuple[int, int], Piece]] = []
 
     def handle_starttag(self, tag: str, attrs: Attributes) -> None:
@@ -75,8 +77,9 @@ class _Page(HTMLParser):
         self.found.append((self.getpos(), Piece("element", "")))
 
     def parse_marked_section(self, i: int, report: int = 1) -> int:
-        """Reads what begins with `<![` as a comment, as browsers do, whatever follows."""
-        return self.parse_bogus_comment(i)
+        """Reads what begins with `<![` as a comment, as browsers do, but in XML to its end."""
+        is_whole = self.is_xml and self.rawdata.startswith("<![CDATA[", i)
+        return super().parse_marked_section(i) if is_whole else self.parse_bogus_comment(i)
 
     handle_comment = handle_pi = unknown_decl = handle_decl  # type: ignore[assignment]
 
@@ -126,7 +129,8 @@ class _Page(HTMLParser):
             texts = {"content"} if _DESCRIPTION.fullmatch(described.lower()) else set()
 
         def written(found: re.Match[str]) -> str:
-            key, value = found["name"].lower(), html.unescape(found["value"].strip("\"'"))
+            key, value = found["name"].lower(), found["value"]
+            value = html.unescape(value[1:-1] if value[0] in "\"'" else value)
             if key not in texts or not any(map(str.isalpha, value)):
                 return found[0]
             mark = self.document.mark(Segment(value.strip()), lambda x: x.replace('"', "&quot;"))

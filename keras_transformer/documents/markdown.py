@@ -22,7 +22,7 @@ from keras_transformer.documents.document import (
 from keras_transformer.documents.html import OPAQUE
 from keras_transformer.translation.markup import Segment
 
-_FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(.*?\n)?(---|\.\.\.)[ \t]*(\r?\n|\Z)", re.DOTALL)
+_FRONT_MATTER = re.compile(r"(\+{3}|---)[ \t]*\r?\n(.*?\n)?(\1|\.\.\.)[ \t]*(\r?\n|\Z)", re.DOTALL)
 # What other programs than CommonMark read: directives; footnotes, attributes, open tasks, names of
 # emoji, and the kind of an alert.
 _DIRECTIVE = re.compile(r'[:/]{3}|=== "|-+8<')
@@ -31,7 +31,8 @@ _EXTENSION = (
     rf"\[\^[^\]\s]+\]:?|\{{[:#.][^{{}}]*\}}|^\[[ xX]\] |(?<!\w):[a-z][\w+-]*:(?!\w)|{_ALERT}"
 )
 _SPECIAL = re.compile(
-    r"\\(?=[!-/:-@[-`{-~])|[`\[]|\*(?!\s)|(?<!\s)\*|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!?])|&(?=#?\w+;)|~~"
+    r"\\(?=[!-/:-@[-`{-~])|[`\[]|\*(?!\s)|(?<!\s)\*|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])"
+    r"|&(?=#?\w+;)|~~"
 )
 # A number before the mark of a list, or the beginning of another block.
 _BLOCK = r"\d{1,9}(?=[.)](?:\s|\Z))|(?=>|(?:[-+]|#{1,6})(?:\s|\Z)|---|===|~~~)"
@@ -175,7 +176,8 @@ def _pieces(
 
 def _with_label(end: str, label: str) -> str:
     """Returns the end of a link, which names its label if the label is its text."""
-    return f"][{label}]" if end in ("]", "][]") and not label.startswith("`") else end
+    is_code = re.fullmatch("(`+)((?!\\1).)+\\1", label)  # and stays
+    return f"][{label}]" if end in ("]", "][]") and not is_code else end
 
 
 def _with_bars(text: str) -> str:

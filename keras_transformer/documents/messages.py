@@ -113,4 +113,4 @@ def _quoted(document: Document, raw: str, value: str) -> str:
 
 def _escaped(value: str) -> str:
     """Escapes text as JSON and YAML do, but leaves the marks of segments."""
-    return json.dumps(value, ensure_ascii=False)[1:-1].replace("\\u0000", "\0")
+    return "\0".join(json.dumps(x, ensure_ascii=False)[1:-1] for x in value.split("\0"))

@@ -63,7 +63,7 @@ def read_po(text: str, languages: Languages, path: Path) -> Document:
     if languages[1]:
         code = languages[1].replace("-", "_")
         header = re.sub(r'^("Language:)[ ]*(\\n")', rf"\1 {code}\2", header, flags=re.M)
-    found = [header.replace("charset=CHARSET", "charset=UTF-8")]
+    found = [re.sub("charset=(?!(?i:utf-8))[^\\\\\"]*", "charset=UTF-8", header)]
     for entry, start, end in zip(entries, starts, [*starts[1:], len(text)], strict=False):
         # po4a says what a message is in a manual page or in POD, or of which element of XML.
         kind = re.search("^type: (?!Content of|Attribute)(.*)", entry.comment, re.M)
@@ -133,6 +133,8 @@ def _with_numbers(source: str, translation: str) -> str:
 def _as_fuzzy(block: str) -> str:
     """Returns an entry of a PO file with the flag `fuzzy`."""
     (head,) = re.findall(r"\A(?:[ \t]*#.*\n|\s*\n)*", block)
+    if re.search(r"^#,.*\bfuzzy\b", head, re.M):
+        return block
     flagged = re.sub("^#,", "#, fuzzy,", head, count=1, flags=re.M)
     line_end = "\r\n" if "\r\n" in block else "\n"
     return (flagged if flagged != head else f"{head}#, fuzzy{line_end}") + block[len(head) :]

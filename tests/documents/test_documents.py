@@ -72,6 +72,11 @@ R html <p><b>One two. Three four. Ok</b></p> → <p><b>TWO ONE. FOUR THREE. OK</
 U html <a>Home</a>&nbsp;| <a>Shop &middot; cart</a><p>H<sub>2</sub>O is &lt; 5&nbsp;€, <i>$6</i> → <a>HOME</a>&nbsp;| <a>SHOP &middot; CART</a><p>H<sub>2</sub>O IS &lt; 5&nbsp;€, <i>$6</i>
 R html <p>Now press <kbd>Ctrl</kbd> + <kbd>C</kbd>.</p>see <img src="a">. → <p><kbd>Ctrl</kbd> + <kbd>C</kbd> PRESS NOW.</p>SEE <img src="a">.
 U html <p>Go <b>→</b> <i>on now</i></p> → <p>GO <b>→</b> <i>ON NOW</i></p>
+U html <img alt='a "b"' title='"c" d'> → <img alt="A &quot;B&quot;" title="&quot;C&quot; D">
+U xhtml <p>a 5&#160;kg <![CDATA[c > d]]></p> → <p>A 5 kg <![CDATA[c > d]]></p>
+U md +++¶title = "a"¶+++¶¶[`f` b][] \_\_lt\_\_¶¶[`f` b]: x → +++¶title = "a"¶+++¶¶[`f` B][`f` b] \_\_lt\_\_¶¶[`f` b]: x
+U json ["a `\\u0000` b"] → ["A `\\u0000` B"]
+U po msgid ""¶msgstr "charset=ASCII\n"¶¶#, fuzzy¶msgid "<p>a</p>\n<p>b c | d</p>"¶msgstr ""¶ → msgid ""¶msgstr "charset=UTF-8\n"¶¶#, fuzzy¶msgid "<p>a</p>\n<p>b c | d</p>"¶msgstr "<p>A</p>\n<p>B C | D</p>"¶
 """  # noqa: E501
 
 STAND_INS = ("Kim", "Rom", "Ute")  # None is in the cases.
@@ -107,6 +112,7 @@ def test_markup_stays_with_its_words(case, tmp_path):
             b'<?xml version="1" encoding="cp1252"?>\xff',
             b'<?xml version="1" encoding="cp1252"?>\x9f',
         ),
+        (b"<meta charset=utf-16><p>a", b"<meta charset=utf-16><p>A"),
         (b"<meta charset=latin9>\xff \xb5", b"<meta charset=latin9>\xbe &#924;"),
     ],
 )
