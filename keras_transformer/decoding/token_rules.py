@@ -131,8 +131,9 @@ class ForbiddenWords:
     sequences: tuple[tuple[int, ...], ...]
 
     def __call__(self, log_probabilities: Tensor, ids: Ids, position: Tensor) -> Any:
-        width = max(map(len, self.sequences))
-        padded = [[*ids, *[NO_TOKEN] * (width - len(ids))] for ids in self.sequences]
+        sequences = self.sequences or ((),)
+        width = max(1, *map(len, sequences))
+        padded = [[*ids, *[NO_TOKEN] * (width - len(ids))] for ids in sequences]
         forbidden_ids = ops.convert_to_tensor([padded], dtype="int32")
         return forbid_sequences(log_probabilities, ids, position, forbidden_ids, NO_TOKEN)
 

@@ -63,7 +63,7 @@ def read_po(text: str, languages: Languages, path: Path) -> Document:
     if languages[1]:
         code = languages[1].replace("-", "_")
         header = re.sub(r'^("Language:)[ ]*(\\n")', rf"\1 {code}\2", header, flags=re.M)
-    found = [re.sub("charset=(?!(?i:utf-8))[^\\\\\"]*", "charset=UTF-8", header)]
+    found = [re.sub('charset=(?!(?i:utf-8))[^\\\\"]*', "charset=UTF-8", header)]
     for entry, start, end in zip(entries, starts, [*starts[1:], len(text)], strict=False):
         # po4a says what a message is in a manual page or in POD, or of which element of XML.
         kind = re.search("^type: (?!Content of|Attribute)(.*)", entry.comment, re.M)

@@ -124,14 +124,14 @@ def conformance(
 
     Args:
         model: A `keras.Model` or a layer. The processes import the modules of the classes of all
-            its layers.
+            its layers, so none can be a class of the program that calls this function.
         inputs: A small batch, in the structure that the model takes. For a layer, a dict maps names
             of call arguments to values. Defaults to None, for random inputs of a functional model.
         imports: Names of further modules to import, for example for a custom activation.
 
     Raises:
-        UserError: If fewer than two backends are installed, or if `inputs` is None although `model`
-            is not a functional model.
+        UserError: If fewer than two backends are installed, if a layer's class is in no module, or
+            if `inputs` is None although `model` is not a functional model.
     """
     installed = installed_backends()
     missing = [name for name in BACKENDS if name not in installed]
@@ -147,7 +147,13 @@ def conformance(
     elif not model.built:
         model(inputs)
     inputs = keras.tree.map_structure(as_array, inputs)
-    modules = [*imports, *{type(layer).__module__ for layer in model._flatten_layers()}]
+    classes = {type(layer).__module__: type(layer).__name__ for layer in model._flatten_layers()}
+    if "__main__" in classes:
+        raise UserError(
+            "the class of a layer must be in a module, which each process can import. "
+            f"Received: {classes['__main__']!r} of the program itself"
+        )
+    modules = [*imports, *classes]
     checks = ["outputs", "training step", *["search"] * isinstance(model, Searchable)]
     with tempfile.TemporaryDirectory() as folder:
         content = keras.saving.serialize_keras_object(inputs)

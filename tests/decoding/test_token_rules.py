@@ -62,6 +62,7 @@ WORDS = ((4, 5), (6,), (5, 5, 4), (1, 4, 5, 6))
         (NoRepeatNgrams(3), {"no_repeat_ngram_size": 3}, [2, 8, L]),
         (NoRepeatNgrams(L + 1), {"no_repeat_ngram_size": L + 1}, [8, L]),
         (ForbiddenWords(WORDS), {"forbidden": WORDS}, [0, 1, 3, L]),
+        (ForbiddenWords(()), {}, [0]),
         (RepetitionPenalty(1.5), {"repetition_penalty": 1.5}, [0, 8]),
         (MinLength(4), {"min_length": 4}, [2, 3]),
     ],

@@ -285,7 +285,10 @@ def other_pieces(folder):
             "cannot be imported: missing or not supported: 'mish'",
         ),
         (change_config(d_model=10**9), "those of settings {'d_model': 1000000000"),
-        (change_config(encoder_attention_heads=1), "the same heads. Received: scale_embedding=True, heads (1, 3)"),
+        (
+            change_config(encoder_attention_heads=1),
+            "the same heads. Received: scale_embedding=True, heads (1, 3)",
+        ),
         (
             change_config("generation_config.json", eos_token_id=10**6),
             "must be integers from 0 to 59. Received: values from 0 to 1000000",

@@ -106,7 +106,10 @@ def test_what_is_frozen_stays_so(kind, freeze, tmp_path):
 @pytest.mark.each_backend_if_slow
 @pytest.mark.parametrize(
     "kind",
-    [Encoder, *(pytest.param(x, marks=ONCE) for x in ("reused", EncoderLayer, DecoderLayer, Decoder))],
+    [
+        Encoder,
+        *(pytest.param(x, marks=ONCE) for x in ("reused", EncoderLayer, DecoderLayer, Decoder)),
+    ],
 )
 def test_adapters_of_layers_and_stacks_train_alone_and_are_saved(kind, tmp_path):
     model, layer = new_model(kind)

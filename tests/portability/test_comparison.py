@@ -137,6 +137,9 @@ def test_a_process_reports_an_error_or_its_end(tmp_path):
 def test_what_cannot_be_compared_is_refused(monkeypatch):
     with pytest.raises(UserError, match=r"not functional .* Received: model=<Dense"):
         conformance(keras.layers.Dense(2))
+    own = type("Own", (keras.layers.Layer,), {"__module__": "__main__", "call": lambda _, x: x})
+    with pytest.raises(UserError, match="must be in a module.* Received: 'Own'"):
+        conformance(own(), np.ones((2, 3)))
     monkeypatch.setattr(comparison, "installed_backends", lambda: ["torch"])
     with pytest.raises(UserError, match=r"two backends: pip install .*\[tensorflow\]"):
         conformance(model_of())

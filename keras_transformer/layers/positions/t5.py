@@ -21,6 +21,7 @@ class RelativePositionBias(PositionalEncoding):
     bucket. Each short distance has its own bucket. Longer distances share buckets, whose ranges
     grow geometrically. An encoder uses half of the buckets for keys after the query, a decoder
     none. The layers of an encoder share one `RelativePositionBias`, those of a decoder another.
+    `keras.models.clone_model` keeps this for models of this package only; saving always does.
 
     Example:
 
