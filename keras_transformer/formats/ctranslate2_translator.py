@@ -41,7 +41,7 @@ class CTranslate2Translator(BaseTranslator):
     `Translator`, but without constraints. They find the same translations and scores, except for
     ties, rounding errors, and the probabilities that `export_ctranslate2` describes. Scores leave
     out the tokenizer's target prefix. After such a prefix, beam search of CTranslate2 finds empty
-    translations only if they are the most probable ones. `open_translator(run,
+    translations only if eos is the most probable token there. `open_translator(run,
     engine="ctranslate2")` converts a run's model and returns a `CTranslate2Translator`.
 
     Example:
