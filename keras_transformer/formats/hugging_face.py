@@ -326,9 +326,9 @@ def _exported_weights(model: Transformer) -> dict[str, np.ndarray]:
     zeros = np.zeros(target_size, "float32")
     found = {matrices["bias"]: zeros, **named_weights(model, HUGGING_FACE, matrices)}
     found[matrices["bias"]] = found[matrices["bias"]].reshape(1, -1)
-    if not model.tie_word_embeddings:  # Then transformers does not tie the two sides either.
-        names = (HUGGING_FACE.matrices[side][-1] for side in ("source", "target"))
-        found = {**dict.fromkeys(names, found.get(matrices["source"])), **found}
+    if which == 0 and not model.tie_word_embeddings:  # transformers does not tie the sides either.
+        names = [HUGGING_FACE.matrices[side][-1] for side in ("source", "target")]
+        found |= dict.fromkeys(names, found[matrices["source"]])
     table = position_table(model)
     if table is not None and model.position_encoding != "sinusoidal_half_split":
         found |= dict.fromkeys(HUGGING_FACE.matrices["position_embeddings"], table)
