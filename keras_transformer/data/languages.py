@@ -29,6 +29,9 @@ def _checked(code: str) -> str:
 # A code that a user gives. The files of a run have it as suffix.
 LanguageCode = Annotated[str, AfterValidator(_checked)]
 
+# Codes of languages and scripts, of NLLB for example, that Unicode does not count as the usual ones.
+_USUAL = {"no": "nb", "pbt": "ps", "Hang": "Kore"}
+
 _RIGHT_TO_LEFT = "Adlm Arab Hebr Mand Nkoo Rohg Samr Syrc Thaa".split()
 
 
@@ -59,10 +62,11 @@ def closest_language(code: str, names: Iterable[str], other_region: bool = False
     if equal or not tag_is_valid(code):
         return next(iter(equal), None)
     wanted, found = _likely(code), dict[str, int]()
+    kind = _kind(wanted)
     is_near = other_region or not _parsed(code).territory
     for name in filter(tag_is_valid, names):
         full = _likely(name)
-        if (full.language, full.script) == (wanted.language, wanted.script):
+        if _kind(full) == kind:
             if is_near or full.territory == wanted.territory:
                 found[name] = wanted.distance(full)
     return min(found, key=found.__getitem__, default=None)
@@ -77,6 +81,10 @@ def _likely(code: str) -> "Language":
     """Returns a language with its likely script and region."""
     language = _parsed(code).prefer_macrolanguage()
     return language.maximize() if language.language else language  # und is no English
+
+
+def _kind(full: "Language") -> list[str | None]:
+    return [_USUAL.get(str(x), x) for x in (full.language, full.script)]
 
 
 def base_language(code: str) -> str:

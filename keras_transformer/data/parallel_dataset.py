@@ -67,7 +67,7 @@ class ParallelDataset(keras.utils.PyDataset):
             text: Iterable[Pair] = read_rows(files, languages)
             if isinstance(files, tuple) and isinstance(files[0], str | Path):
                 text = read_parallel(files[0], files[1], languages)
-            folder = Path(self._folder.name) / "store"
+            folder = Path(self._folder.name) / "training"
             pairs = TokenStore.build(folder, text, tokenizer, max_length, progress=False)
         self.plan = BatchPlan(pairs, batch_tokens, max_shapes=max_shapes, **plan)
         self.epoch = 0

@@ -160,7 +160,7 @@ class TokenStore(Sentences):
                 return store
         with atomic_write(directory) as partial:
             partial.mkdir()
-            _write(partial, corpora, tokenizer, max_length, progress)
+            _write(partial, directory.name, corpora, tokenizer, max_length, progress)
             shutil.rmtree(directory, ignore_errors=True)
         return cls(directory)
 
@@ -183,13 +183,18 @@ class TokenStore(Sentences):
 
 
 def _write(
-    directory: Path, corpora: Corpora, tokenizer: Tokenizer, max_length: int, progress: bool
+    directory: Path,
+    name: str,
+    corpora: Corpora,
+    tokenizer: Tokenizer,
+    max_length: int,
+    progress: bool,
 ) -> None:
     digest = _digest(tokenizer, max_length)
     largest = max(tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
     dtype = np.dtype("<u4" if largest > 2**16 else "<u2")
-    dropped: Counter[str] = Counter()
     parts, sides, names = corpora.parts, corpora.sides, _files(corpora.sides)
+    dropped = [Counter[str]() for _ in parts]
     ends, counts = dict.fromkeys(sides, 0), [0] * len(parts)
     encode, unit = (_encode, " pairs") if sides == SIDES else (partial(_cut, rest=[]), " texts")
     with ExitStack() as stack:
@@ -198,7 +203,7 @@ def _write(
         for side in sides:
             files[f"{side}.offsets"].write(np.zeros(1, "<i8").data)
         for corpus, chunk in _chunks(parts, digest):
-            kept = encode(chunk, tokenizer, max_length, dropped)
+            kept = encode(chunk, tokenizer, max_length, dropped[corpus])
             for side, sentences in zip(sides, zip(*kept, strict=True), strict=False):
                 lengths = np.fromiter(map(len, sentences), "<i8", len(sentences))
                 ids = np.fromiter(itertools.chain.from_iterable(sentences), dtype, lengths.sum())
@@ -208,13 +213,15 @@ def _write(
             counts[corpus] += len(kept)
             bar.update(len(chunk))
     if 0 in counts:
-        which = f" of corpus {counts.index(0)}" if len(counts) > 1 else ""
+        empty = counts.index(0)
+        which = f" of corpus {empty}" if len(counts) > 1 else ""
         raise UserError(
-            f"no pair{which} is left for training: {list_reasons(dropped) or 'the text is empty'}. "
-            f"Pairs read: {dropped.total():,}"
+            f"no{unit[:-1]}{which} is left for {name}: "
+            f"{list_reasons(dropped[empty]) or 'the text is empty'}. "
+            f"Read: {dropped[empty].total():,}{unit}"
         )
     summary: dict[str, Any] = {"pairs": sum(counts), "corpora": counts, "dtype": dtype.str}
-    summary |= {"fingerprint": digest.hexdigest(), "dropped": dropped}
+    summary |= {"fingerprint": digest.hexdigest(), "dropped": sum(dropped, Counter[str]())}
     summary |= {"source_eos": tokenizer.source_eos, "sides": sides}
     summary |= {"sha256": {x: sha256_of(directory / x) for x in names}}
     (directory / _SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")

@@ -187,6 +187,10 @@ def _multilingual(
             raise ValueError(f"languages must be m2m100. Received: {tokenizer['language_codes']}")
         ids |= {f"__{code}__": len(ids) + n for n, code in enumerate(_M2M100.split())}
     else:
+        if tokenizer.get("legacy_behaviour"):
+            raise ValueError(
+                "legacy_behaviour, a language after eos, must be false. Received: true"
+            )
         file = folder / "tokenizer.json"
         saved = read_value(file, most=_TOKENIZER_BYTES)
         ids = saved["model"]["vocab"] | {x["content"]: x["id"] for x in saved["added_tokens"]}

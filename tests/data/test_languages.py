@@ -35,6 +35,8 @@ def test_names_of_files_are_languages_only_if_they_are_registered():
         ("ar", ("arb_Arab",), "arb_Arab"),
         ("he", ("iw",), "iw"),
         ("zh", ("yue",), None),
+        ("ko", ("kor_Hang",), "kor_Hang"),
+        ("no", ("dan_Latn", "nno_Latn", "nob_Latn"), "nob_Latn"),
         ("source", ("x", "Source"), "Source"),
         # Another script never matches.
         ("zh-Hans", ("zh-TW", "zh-CN"), "zh-CN"),

@@ -74,8 +74,9 @@ def test_it_knows_how_many_pairs_each_corpus_has(tmp_path, tokenizer):
     assert store.report == "6 pairs kept (2 + 4), 1 dropped: 1 with an empty source"
     moved = Corpora([[*parts[0], SENTENCES[2]], SENTENCES[3:]])
     assert build(tmp_path / "moved", moved, tokenizer).fingerprint != store.fingerprint
-    with pytest.raises(UserError, match=r"no pair of corpus 1 is left .*: 1 with an empty source"):
-        build(tmp_path / "empty", Corpora([SENTENCES, parts[0][2:]]), tokenizer)
+    message = r"no pair of corpus 1 is left for empty: 1 with an empty source\. Read: 1 pairs"
+    with pytest.raises(UserError, match=message):
+        build(tmp_path / "empty", Corpora([parts[0], parts[0][2:]]), tokenizer)
     single = build(tmp_path / "single", SENTENCES, tokenizer)
     assert (
         build(tmp_path / "one", Corpora([SENTENCES]), tokenizer).fingerprint == single.fingerprint

@@ -179,6 +179,13 @@ def test_a_model_of_many_languages_translates_between_any_two(kind, tmp_path):
     with pytest.raises(UserError, match="many languages"):
         import_run(tmp_path, tmp_path / "none")
     languages = {"source_language": source, "target_language": target}
+    if kind == "nllb":
+        file = tmp_path / "tokenizer_config.json"
+        saved = file.read_text("utf-8")
+        file.write_text(json.dumps({**json.loads(saved), "legacy_behaviour": True}), "utf-8")
+        with pytest.raises(UserError, match="legacy_behaviour, .* must be false"):
+            import_run(tmp_path, tmp_path / "none", **languages)
+        file.write_text(saved, "utf-8")
     run = import_run(tmp_path, tmp_path / "run", **languages)
     own, sentences = run.tokenizer(), [x for x, _ in Run.open("tatoeba_en_de").text.pairs("test")]
     sentences = [*sentences[:494], "", "two  spaces", "Ünknown ☃", "ﬁne", "1,299.50", "A\tB"]
