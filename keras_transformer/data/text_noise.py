@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.data.token_store import SIDES, Sentences
-from keras_transformer.data.tokenizer import TAG, Tokenizer
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.vocabulary import UNK_ID
 
 _LETTERS = re.compile(r"[^\W\d_]{4,}")  # words in which typos are made
@@ -42,8 +42,8 @@ class TextNoise:
 
     def __init__(self, tokenizer: Tokenizer, share: float, first_step: int = 0) -> None:
         self.tokenizer, self.share, self.first_step = tokenizer, share, first_step
+        self._tags = {*tokenizer.tag_ids.values()}
         pieces = tokenizer.source_pieces
-        self._tags = {id for id, piece in enumerate(pieces) if TAG.fullmatch(piece.lstrip("▁"))}
         self._words = {x[1:] for x in pieces if x[:1] == "▁" and _LETTERS.fullmatch(x, 1)}
 
     def draw(self, text: Sentences, pairs: np.ndarray, most: Sequence[Any], seed: str) -> Sentences:

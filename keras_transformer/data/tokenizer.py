@@ -63,7 +63,7 @@ class Tokenizer:
             eos.
         pad_id, unk_id, bos_id, eos_id: 0, 1, 2 and 3.
         source_prefix_ids, target_prefix_ids: The ids of the prefixes.
-        tag_ids: The ids of the source pieces such as `">>por<<"`.
+        tag_ids: The ids of the source pieces such as `">>por<<"`, without `"▁"`.
         frames: The arguments `source_prefix`, `target_prefix` and `source_eos`.
 
     Raises:
@@ -92,8 +92,8 @@ class Tokenizer:
         self.source_prefix_ids = _prefix_ids(self._source, "source_prefix", source_prefix)
         self.target_prefix_ids = _prefix_ids(self._target, "target_prefix", target_prefix)
         self.source_eos = source_eos
-        pieces = enumerate(self.source_pieces)
-        self.tag_ids = {piece: id for id, piece in pieces if TAG.fullmatch(piece)}
+        names = (piece.removeprefix("▁") for piece in self.source_pieces)
+        self.tag_ids = {name: id for id, name in enumerate(names) if TAG.fullmatch(name)}
         prefixes = {"source_prefix": [*source_prefix], "target_prefix": [*target_prefix]}
         self.frames: dict[str, Any] = {**prefixes, "source_eos": source_eos}
 
@@ -321,8 +321,8 @@ class Tokenizer:
         """
         if not (source or target):
             return self
-        found = (LANGUAGE.fullmatch(piece) for piece in self.source_pieces)
-        pieces = {next(filter(None, x.groups())): x[0] for x in found if x}
+        named = ((x, LANGUAGE.fullmatch(x.removeprefix("▁"))) for x in self.source_pieces)
+        pieces = {next(filter(None, found.groups())): piece for piece, found in named if found}
         places = {"source": {} if self.tag_ids else pieces, "target": pieces}
         frames = dict(self.frames)
         for (side, known), name in zip(places.items(), (source, target), strict=True):

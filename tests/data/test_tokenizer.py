@@ -248,6 +248,16 @@ def test_a_tag_is_one_piece_at_the_beginning_of_a_source(options):
     assert (tokenizer.target_pieces[4] == tokenizer.source_pieces[4]) == tokenizer.joint
 
 
+def test_a_tag_of_a_language_is_that_of_an_imported_model():
+    tokenizer = Tokenizer.train(SENTENCES, 60, tags=(">>deu<<", ">>heb<<"))
+    assert tokenizer.tag_ids == {">>deu<<": 4, ">>heb<<": 5}
+    (plain,) = tokenizer.encode_source(["a dog"])
+    hebrew = tokenizer.with_languages(None, "he")
+    assert hebrew.frame_source(plain)[:-1] == [5, *plain]
+    found = tokenizer.encode_source([">>deu<< a dog", ">>fra<< a dog"])
+    assert found == [[4, *plain], [tokenizer.unk_id, *plain]]
+
+
 @pytest.mark.parametrize(
     ("pairs", "size", "message"),
     [
