@@ -69,7 +69,8 @@ class TextPair(Section):
     """Name or path of the target file. Omit this key for a file with both sides."""
     tag: Word | None = None
     """Word before every source sentence, such as `<news>`, by which the model knows the kind of
-    text. A tokenizer that the run trains has it as one piece. Default: none."""
+    text. A tokenizer that the run trains has it as one piece. A tag such as `>>deu<<` is that of a
+    target language, which `translate --target-language` chooses. Default: none."""
 
 
 class Corpus(TextPair):
