@@ -29,7 +29,7 @@ def _checked(code: str) -> str:
 # A code that a user gives. The files of a run have it as suffix.
 LanguageCode = Annotated[str, AfterValidator(_checked)]
 
-# Codes of languages and scripts, such as those of NLLB, that Unicode does not count as the usual.
+# Codes that mean another one here. By Unicode's likely subtags, ko would not be NLLB's kor_Hang.
 _USUAL = {"no": "nb", "pbt": "ps", "Hang": "Kore"}
 
 _RIGHT_TO_LEFT = "Adlm Arab Hebr Mand Nkoo Rohg Samr Syrc Thaa".split()

@@ -192,7 +192,7 @@ class ConfiguredLayer(
             call.apply_defaults()
             return owner._output_spec(**call.arguments)
         if type(self).compute_output_shape is not ConfiguredLayer.compute_output_shape:
-            return super().compute_output_spec(*args, **kwargs)
+            return super().compute_output_spec(*args, **kwargs)  # asks the subclass's own
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def compute_output_shape(self, *input_shapes: Shape) -> Any:

@@ -102,7 +102,8 @@ def _own_changes(layer: keras.layers.Layer) -> dict[str, Any]:
 def _sublayers(layer: keras.layers.Layer) -> dict[str, Any]:
     """Returns each sublayer once, by its path, and a layer before its sublayers.
 
-    A path such as "0/2" has places, as names can be automatic, such as "dense_8".
+    A path such as "0/2" has the place of each layer beside the others around it. Its name can be
+    automatic, such as "dense_8", and another one in each process.
     """
     found: dict[str, Any] = {}
 

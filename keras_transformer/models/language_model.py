@@ -165,7 +165,7 @@ class LanguageModel(TokenPredictor):
 
         token_ids = keras.Input((None,), dtype="int32", name="token_ids")
         states = hidden_states(token_ids)
-        decoder.build((None, None, d_model))  # Its layers are built.
+        decoder.build((None, None, d_model))
         super().__init__(token_ids, embedding(states, reverse=True), **kwargs)
         for layer in () if decoder_layer else decoder.layers:
             for last in (layer.self_attention.output_projection, layer.feed_forward.outer):

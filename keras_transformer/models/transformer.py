@@ -164,7 +164,7 @@ class Transformer(Seq2Seq):
             return decoder.call(dropout(y), memory, target_mask, source_mask, *same), memory
 
         states, memory = hidden_states(**inputs)
-        shape = (None, None, d_model)  # The layers are built. Keras stores the shapes in files.
+        shape = (None, None, d_model)  # A file has the changes of a stack beside its shapes.
         encoder.build(shape)
         decoder.build(shape, shape)
         logits = target_embedding(states, reverse=True)
