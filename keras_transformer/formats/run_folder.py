@@ -97,6 +97,8 @@ def import_run(
         UserError: If the model cannot be imported. Then nothing is written.
     """
     check_is_free(directory)
+    # The model has seen more words and marks than the text has.
+    forms = replace(WordForms.learn(read_lines(Path(text))), words=()) if text else WordForms()
     with reading(source):
         files = [Path(x) for x in vocabularies]
         chosen = source_language, target_language
@@ -105,8 +107,8 @@ def import_run(
         languages, what = [one or other for one, other in given], f"Imported from {source}"
         place, search = f"{source} {_ADVICE}", foreign.evaluation
         if keep:
-            texts = [Path(x) for x in keep]
-            model, tokenizer = with_vocabulary(model, tokenizer, SearchOptions(**search), texts, ())
+            options, texts = SearchOptions(**search), [Path(x) for x in keep]
+            model, tokenizer = with_vocabulary(model, tokenizer, options, texts, (), forms)
         recipe = recipe_of(directory, model, tokenizer, languages, what, search, place)
         origin = {"source": str(source), **_facts(foreign, files)}
     if str(source).startswith(PREFIX):
@@ -114,10 +116,8 @@ def import_run(
     with atomic_write(directory) as partial:
         run = Run(partial, recipe)
         run.write(model, tokenizer)
-        if text is not None:
-            forms = WordForms.learn(read_lines(Path(text)))
-            # The model has seen more words and marks than this text has.
-            replace(forms, words=()).save(run.word_forms_path)
+        if text:
+            forms.save(run.word_forms_path)
         write_json(run.origin_path, origin)
     return Run(directory, recipe)
 
@@ -156,8 +156,8 @@ def change_vocabulary(
     run.require_transformer("A change of the vocabulary")
     model, old = merge_lora(in_float32(open_model(run))), run.recipe
     options = old.evaluation.search_options()
-    texts = [Path(x) for x in keep]
-    model, tokenizer = with_vocabulary(model, run.tokenizer(), options, texts, add)
+    texts, forms = [Path(x) for x in keep], WordForms.load(run.word_forms_path)
+    model, tokenizer = with_vocabulary(model, run.tokenizer(), options, texts, add, forms)
     languages = old.data.source_language, old.data.target_language
     search = old.evaluation.model_dump(exclude_defaults=True, exclude={"average_last"})
     what = f"{run.directory.name} with another vocabulary"

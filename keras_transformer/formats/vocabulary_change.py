@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from keras_transformer._backend import without_tensorflow
 from keras_transformer._backend.operations import assign
@@ -15,7 +16,9 @@ from keras_transformer.errors import UserError
 from keras_transformer.formats.exported_model import array
 from keras_transformer.layers.saving import placeholder_weights
 from keras_transformer.models.transformer import Transformer
+from keras_transformer.translation.hypothesis import NBest, SourcePart
 from keras_transformer.translation.translator import Translator
+from keras_transformer.translation.word_forms import WordForms
 
 _LINES = 10_000  # that are encoded together
 
@@ -26,18 +29,19 @@ def with_vocabulary(
     options: SearchOptions,
     keep: Sequence[Path],
     add: Iterable[str],
+    forms: WordForms,
 ) -> tuple[Transformer, Tokenizer]:
     """Returns a model in float32 and its tokenizer with another vocabulary.
 
-    `keep` and `add` are as for `change_vocabulary`. `options` are those of the search that
-    translates the first text of `keep`. Prints the sizes before and after.
+    `keep` and `add` are as for `change_vocabulary`. The first text of `keep` is translated with the
+    search `options` and the `forms` of words. Prints the sizes before and after.
     """
     words = [x for x in map(str.strip, add) if x]
     has_text = any(line.strip() for file in keep for line in read_lines(file))
     if not has_text and (keep or not words):
         raise UserError("a change of the vocabulary needs a text to keep, or words to add")
     models = [tokenizer.source_model, tokenizer.target_model]
-    sides = _used(model, tokenizer, options, keep) if keep else (None, None)
+    sides = _used(model, tokenizer, options, keep, forms) if keep else (None, None)
     if tokenizer.joint:
         (source, converted), target = changed(models, words, sides[0]), None
     else:
@@ -53,19 +57,40 @@ def with_vocabulary(
     return new, now
 
 
+class _Observed(Translator):
+    """A translator that notes the ids of all that it reads and of all hypotheses that it finds."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.source_ids = {*self.tokenizer.source_prefix_ids}
+        self.target_ids = {*self.tokenizer.target_prefix_ids}
+
+    def _search_parts(
+        self, parts: list[SourcePart], options: Any, *arguments: Any, **sampling: Any
+    ) -> NBest:
+        n_best = options.replace(n_best=options.beam_size)
+        found = super()._search_parts(parts, n_best, *arguments, **sampling)
+        self.source_ids.update(id for part in parts for id in part.ids)
+        self.target_ids.update(id for of_part in found for x in of_part for id in x.ids)
+        return [of_part[: options.n_best] for of_part in found]
+
+
 def _used(
-    model: Transformer, tokenizer: Tokenizer, options: SearchOptions, keep: Sequence[Path]
+    model: Transformer,
+    tokenizer: Tokenizer,
+    options: SearchOptions,
+    keep: Sequence[Path],
+    forms: WordForms,
 ) -> tuple[set[int], set[int]]:
     """Returns the ids of the texts and of the translations of the first text, by side."""
-    source, target = {*tokenizer.source_prefix_ids}, {*tokenizer.target_prefix_ids}
-    for file in keep:
-        lines = read_lines(file)
+    translator = _Observed(model, tokenizer, options, word_forms=forms)
+    source, target = translator.source_ids, translator.target_ids
+    for texts in ([*forms.names, *forms.numbers], *map(read_lines, keep)):
+        lines = iter(texts)
         while some := [*islice(lines, _LINES)]:
             source.update(id for ids in tokenizer.encode_source(some) for id in ids)
             target.update(id for ids in tokenizer.encode_target(some) for id in ids)
-    translator = Translator(model, tokenizer, options.replace(n_best=options.beam_size))
-    for found in translator.translate_nbest([*read_lines(keep[0])], progress=True):
-        target.update(id for hypothesis in found for id in hypothesis.ids)
+    translator.translate([*read_lines(keep[0])], progress=True)
     return (source | target,) * 2 if tokenizer.joint else (source, target)
 
 

@@ -22,6 +22,7 @@ from keras_transformer import (
     train,
 )
 from keras_transformer.formats import change_vocabulary
+from keras_transformer.translation.word_forms import WordForms
 
 V, BEAM = 60, SearchOptions(beam_size=4, n_best=4, length_penalty=0, max_length=12)
 KEPT = [source for source, _ in SENTENCES[:2]]
@@ -68,6 +69,18 @@ def test_a_smaller_vocabulary_changes_nothing_of_what_stays(run, tmp_path):
         for each, source, inputs in ((model, ids[0], places[1][target]), (small, ids[1], target))
     )
     np.testing.assert_allclose(found, expected[..., places[1]], atol=1e-5)
+
+
+def test_what_a_line_is_read_as_stays(run, tmp_path):
+    words = sorted({word for line in KEPT for word in line.split()})
+    forms = WordForms(("Zoo",), ".", ("Zoo",), ("20",), words=tuple(words))
+    forms.save(run.word_forms_path)
+    (tmp_path / "upper.txt").write_text(TEXT.upper())
+    new = change_vocabulary(run, tmp_path / "small", [tmp_path / "upper.txt"]).tokenizer()
+    read = [forms.of_line(line.upper()).text for line in KEPT]
+    assert not read[0].isupper()
+    for line in (*read, "Zoo", "20"):
+        assert new.source_surfaces(line) == run.tokenizer().source_surfaces(line)
 
 
 def test_a_change_of_nothing_and_an_empty_text_are_refused(run, tmp_path):
