@@ -39,8 +39,9 @@ class _TranslateOptions(parameters.TranslatorOptions):
     """What to do with lines that have more tokens than the model accepts: split the line and join
     the translations, or truncate the line."""
     copy_unknown: CopyUnknown = "lines"
-    """Copy lines without a known word, with a warning. characters: also copy single unknown
-    characters, in place of the word that gives them more than half of its attention."""
+    """Copy lines without a known word, with a warning. never: translate them (if RUN has learned
+    the forms of words, with --as-written). characters: also copy single unknown characters, in
+    place of the word that gives them more than half of its attention."""
     ensemble: tuple[Path, ...] = Field((), title="RUN")
     """Add the model of another run to an ensemble, which averages the probabilities of its models.
     All runs must have the same tokenizer. --checkpoint applies to all runs. Repeatable."""
@@ -334,7 +335,7 @@ def _text(found: Any, scores: bool) -> str:
     fields.append(as_line(found.text))
     if (alignment := getattr(found, "alignment", None)) is not None:
         fields.append(" ".join(f"{source}-{target}" for source, target in alignment))
-    if word_scores := getattr(found, "word_scores", None):
+    if (word_scores := getattr(found, "word_scores", None)) is not None:
         fields.append(" ".join(f"{x if isinstance(x, float) else x[1]:.2f}" for x in word_scores))
     return "\t".join(fields) + "\n"
 

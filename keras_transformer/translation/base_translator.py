@@ -237,7 +237,7 @@ class BaseTranslator(ABC):
         constraints = TargetConstraints(self.tokenizer, parts, count, *given)
         # The translation of a sentence with required words is no copy.
         parts = [x._replace(is_copied=x.is_copied and not constraints.requires(x)) for x in parts]
-        searched = self._not_copied(parts)
+        searched = self._not_copied(parts, sentences)
         owners = [part.sentence for part in searched]
         with counted_progress(progress, owners, count, self.waiting) as advance:
             aligned = range(len(searched)) if alignments else ()
@@ -282,9 +282,10 @@ class BaseTranslator(ABC):
         """The pieces of text that is copied if no other piece is known."""
         return frozenset() if self.copy_unknown == "never" else wordless_pieces(self.tokenizer)
 
-    def _not_copied(self, parts: Sequence[SourcePart]) -> list[SourcePart]:
-        """Returns the parts that are not copied, and warns of the others."""
-        warn_of_copies([part.text for part in parts if part.is_copied])
+    def _not_copied(self, parts: Sequence[SourcePart], lines: Sequence[str]) -> list[SourcePart]:
+        """Returns the parts that are not copied, and warns of the others as they are written."""
+        copied = ((part.text, lines[part.sentence]) for part in parts if part.is_copied)
+        warn_of_copies([text if text in line else line for text, line in copied])
         return [part for part in parts if not part.is_copied]
 
     def _checked(self, options: DecodingOptions) -> Any:
@@ -347,7 +348,7 @@ class BaseTranslator(ABC):
         alignments of groups that are not `marked` are empty.
         """
         parts = self._parts(texts)
-        searched = self._not_copied(parts)
+        searched = self._not_copied(parts, texts)
         owners = [groups[part.sentence] for part in searched]
         needed = [n for n, group in enumerate(owners) if marked[group]]
         with counted_progress(progress, owners, len(marked), self.waiting) as advance:
@@ -369,7 +370,7 @@ class BaseTranslator(ABC):
         scores = (x.word_scores or () for x in best)
         results = zip(translations, alignments, scores, strict=True)
         return [
-            AlignedPart(part, part.text, same_text(part.text))
+            AlignedPart(part, part.text, same_text(part.text), (0.0,) * len(part.text.split()))
             if part.is_copied
             else AlignedPart(part, *next(results))
             for part in parts

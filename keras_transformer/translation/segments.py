@@ -46,13 +46,14 @@ class TranslatedSegment(NamedTuple):
         text: The translation with its markup.
         terms: The terms of the glossary that were applied, each with its translation.
         word_scores: Each word of the translation without markup, and the mean log-probability
-            (nats) of its pieces. Stand-ins are in place of what stays, and the words of parts that
-            are translated alone, such as those in brackets, come last.
+            (nats) of its pieces, 0 for copied text. Stand-ins are in place of what stays, and the
+            words of parts that are translated alone, such as those in brackets, come last. None if
+            they were not requested.
     """
 
     text: str
     terms: tuple[tuple[str, str], ...] = ()
-    word_scores: tuple[tuple[str, float], ...] = ()
+    word_scores: tuple[tuple[str, float], ...] | None = None
 
 
 class _Sentence(NamedTuple):
@@ -130,12 +131,13 @@ def translate_segments(
     results = []
     for segment, rewritten, of_segment, parts in zip(whole, ready, blocks, found, strict=True):
         if all(block.is_copied for block in of_segment):
-            result = TranslatedSegment(write(segment, escape))
+            result = TranslatedSegment(write(segment, escape), (), _certain(segment.text))
         else:
             result = _rendered(rewritten, of_segment, terms, forms, escape)
         applied = sum((part.terms for part in parts), result.terms)
-        scores = sum((part.word_scores for part in parts), result.word_scores)
-        results.append(TranslatedSegment(result.text, applied, scores))
+        scores = (score for x in (result, *parts) for score in x.word_scores or ())
+        of_words = tuple(scores) if word_scores else None
+        results.append(TranslatedSegment(result.text, applied, of_words))
     return results
 
 
@@ -270,7 +272,8 @@ def _translated(
         at, start, text = 0, sentence.start, sentence.text
         own = of_sentence.get(index, [])
         if not own:
-            yield sentence.segment, _Block(start, text, text, same_text(text), is_copied=True)
+            copy = _Block(start, text, text, same_text(text), False, True, _certain(text))
+            yield sentence.segment, copy
         for found in own:
             at, is_last = line.text.index(found.part.text, at), found is own[-1]
             source = text[at:] if is_last else text[at : at + len(found.part.text)]
@@ -292,6 +295,10 @@ def _block(
     return _Block(start, source, target.rstrip(), alignment, line.is_upper, part.is_copied, pairs)
 
 
+def _certain(copy: str) -> tuple[tuple[str, float], ...]:
+    return tuple((word, 0.0) for word in copy.split())
+
+
 def _rendered(
     segment: Segment,
     blocks: Sequence[_Block],
@@ -302,6 +309,7 @@ def _rendered(
     """Returns the translation of a segment with its markup and terms."""
     text = segment.text
     target, at, aligned = "", 0, []
+    mark, _, _ = edges(text.strip())  # such as that of an item
     for before, block in zip([None, *blocks], blocks, strict=False):
         gap = text[at : block.start]
         if any(at < x.start == x.end < block.start for x in segment.spans):
@@ -311,8 +319,8 @@ def _rendered(
             gap = (gap or " ") if separator(*texts, has_space=bool(gap)) else ""
         target += gap
         aligned.append((block.start, len(target), block.alignment))
-        is_within = before or gap  # What was before it is apart.
-        target += forms.within(block.source, block.target) if is_within else block.target
+        is_first = not block.start or (mark and text[: block.start].strip() == mark.strip())
+        target += block.target if is_first else forms.within(block.source, block.target)
         at = block.start + len(block.source)
     target += text[at:]
     applied, spans = [], [*segment.spans]

@@ -180,9 +180,9 @@ def test_names_stay_in_the_best_translation(run, echo, write):
 
 def test_terms_are_named_and_words_scored(run, echo, write):
     echo(new_double())
-    given = write("in", "a car\nCar\nb\n"), "--glossary", write("terms.tsv", "car\tAuto\n")
+    given = write("in", "a car\nCar\n\nb\n"), "--glossary", write("terms.tsv", "car\tAuto\n")
     result = invoke("translate", run, *given, "--word-scores")
-    assert result.stdout.splitlines() == ["A Auto\t0.00 -1.00", "Auto\t0.00", "B\t0.00"]
+    assert result.stdout.splitlines() == ["A Auto\t0.00 -1.00", "Auto\t0.00", "\t", "B\t0.00"]
     assert "Terms of the glossary: car → Auto (1), Car → Auto (1)" in result.stderr
 
 

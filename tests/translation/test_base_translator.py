@@ -88,6 +88,13 @@ def test_text_without_a_known_word_is_copied_with_a_warning(text):
     assert turned_off.translate([text]) == [text.strip().upper()]
 
 
+def test_the_warning_of_a_copy_has_no_added_final_mark():
+    forms = WordForms(("Rome",), ".")
+    translator = Capitals(Tokenizer.load(SHIPPED), 64, word_forms=forms)
+    with pytest.warns(UserWarning, match="copied, not translated .1.: '你好'$"):
+        assert translator.translate_nbest(["你好"])[0][0].text == "你好"
+
+
 @pytest.mark.parametrize("text", ["5 😀", "Hello 你好", "a", "!?", "№ 1"])
 def test_text_with_a_known_word_or_nothing_unknown_is_translated(text):
     translator = Capitals(Tokenizer.load(SHIPPED), 64)

@@ -119,6 +119,7 @@ def test_parts_of_a_sentence_begin_in_lower_case_as_their_sources():
     text = "one (one two); two three. {x} – [Two]"
     assert translated(double, text) == "One (one Two); two Three. {x} – [Two]"
     assert translated(double, "(One,) two {x}.") == "(One,) two {x}."
+    assert translated(double, "- one two") == "- One Two"
 
 
 def test_acronyms_stay_and_words_in_upper_case_are_read_in_lower_case():
@@ -188,7 +189,7 @@ def test_words_have_scores_and_progress_counts_segments():
     assert [x.word_scores for x in found] == [
         (("AA", 0.0), ("EE.", -1.5), ("OO", 0.0)),
         (),
-        (),
+        (("{d}", 0.0),),
         (("E", 0.0),),
     ]
     assert sum(finished) == len(segments)
