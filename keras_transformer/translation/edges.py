@@ -25,7 +25,7 @@ def edges(line: str) -> tuple[str, str, str]:
     """Returns what is before the sentence of a line, the sentence, and what is after it.
 
     These are the mark of an item such as `1.`, symbols, and brackets, quotes or marks of emphasis
-    around all of it.
+    around all of it. A line of symbols alone has none.
 
     >>> edges("- (It is late.) 😀")
     ('- (', 'It is late.', ') 😀')
@@ -33,6 +33,8 @@ def edges(line: str) -> tuple[str, str, str]:
     head = found[0] if (found := _HEAD.match(line)) else ""
     tail = found[0] if (found := _TAIL.search(line[len(head) :][-_LONGEST_TAIL:])) else ""
     line = line[len(head) : len(line) - len(tail)]
+    if not line:
+        return "", head + tail, ""
     if found := _ENCLOSED.fullmatch(line):
         return head + found[1], found[2], found[3] + tail
     return head, line, tail

@@ -232,8 +232,10 @@ class _Projection:
         if is_before_mark:
             between = between.rstrip()
             after = before + len(between) - _marks(between[::-1])
-        if not left.strip() or not right.strip():
-            at = node.end if left.strip() else node.start
+        if not left.strip():  # The space at both ends is that of the source.
+            at = min(node.start + len(left), after)
+        elif not right.strip():
+            at = max(before, node.end - len(right))
         elif gap == node.words.stop and not is_before_mark:
             child.span = replace(span, before=" " * left[-1].isspace() + span.before)
         elif left[-1].isspace() or right[0].isalnum():

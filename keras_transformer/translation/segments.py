@@ -312,14 +312,15 @@ def _rendered(
     mark, _, _ = edges(text.strip())  # such as that of an item
     for before, block in zip([None, *blocks], blocks, strict=False):
         gap = text[at : block.start]
-        if any(at < x.start == x.end < block.start for x in segment.spans):
+        if before and any(at < x.start == x.end < block.start for x in segment.spans):
             gap = regex.sub(" +", " ", gap)  # A mark between them has one of its own.
         if before and not {*"\n\t"} & {*gap}:
             texts = before.source, before.target, block.source, block.target
             gap = (gap or " ") if separator(*texts, has_space=bool(gap)) else ""
         target += gap
         aligned.append((block.start, len(target), block.alignment))
-        is_first = not block.start or (mark and text[: block.start].strip() == mark.strip())
+        is_first = text[: block.start].strip() == mark.strip()
+        is_first &= not any(x.start == x.end < block.start and x.after for x in segment.spans)
         target += block.target if is_first else forms.within(block.source, block.target)
         at = block.start + len(block.source)
     target += text[at:]

@@ -25,7 +25,8 @@ from keras_transformer.translation.edges import edges
         ("--- A ---", "--- ", " ---"),
         ("A. Smith", "", ""),
         ("", "", ""),
-        ("😀", "", "😀"),
+        ("😀", "", ""),
+        ("✓ 😀", "", ""),
     ],
 )
 def test_marks_symbols_and_brackets_are_around_the_sentence(line, head, tail):

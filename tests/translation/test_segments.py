@@ -22,6 +22,7 @@ def translated(double, text, *spans, **given):
         ("Dear Tom, meet {x}.", "DEAR Tom, MEET {x}."),
         ("One 😀 two. Three {a}! 🎉", "ONE 😀 TWO. THREE {a}! 🎉"),
         ("One.\nTwo {x} now.", "ONE.\nTWO {x} NOW."),
+        ("✓ 😀 One two. 😀 🎉", "✓ 😀 ONE TWO. 😀 🎉"),
         ("{a}: <{b}>", "{a}: &lt;{b}&gt;"),
         ("", ""),
     ],
@@ -120,6 +121,7 @@ def test_parts_of_a_sentence_begin_in_lower_case_as_their_sources():
     assert translated(double, text) == "One (one Two); two Three. {x} – [Two]"
     assert translated(double, "(One,) two {x}.") == "(One,) two {x}."
     assert translated(double, "- one two") == "- One Two"
+    assert translated(double, "😀 one two ✓") == "😀 One Two ✓"
 
 
 def test_acronyms_stay_and_words_in_upper_case_are_read_in_lower_case():
