@@ -44,7 +44,8 @@ class SlicedLogitsTrainer(FitsTokens, Recomputable, keras.Model):
     Loss, metrics and gradients of a batch are the same as those of `model` itself, if you compile
     `model` with `loss` and with `weighted_metrics=[MaskedAccuracy(), Perplexity()]`. Only tokens
     whose label shares the highest logit with another token always count as correct. The reported
-    loss is always a mean per token of all batches. Keras weights batches by their rows.
+    loss is always a mean per token of all batches. Keras weights batches by their rows. A
+    `train_step` or `compute_loss` of your own in the class of `model` is not used.
 
     `compile` also compiles `model`, with the same optimizer. `save`, `save_weights` and
     `load_weights` are those of `model`, which you can train further without this trainer.
