@@ -105,14 +105,6 @@ def average_checkpoints(paths: Sequence[str | Path], output: str | Path) -> kera
         UserError: If a checkpoint is damaged. If there are several checkpoints and the model is
             quantized or uses LoRA.
     """
-    model = mean_of_checkpoints(paths)
-    with atomic_write(output) as partial, without_tensorflow():
-        model.save(partial)
-    return model
-
-
-def mean_of_checkpoints(paths: Sequence[str | Path]) -> keras.Model:
-    """Returns the model that `average_checkpoints` writes."""
     model = load_checkpoint_model(paths[0])
     changes = set().union(*layer_changes(model).values())
     if len(paths) > 1 and changes & {"quantization", "lora_rank"}:
@@ -130,6 +122,8 @@ def mean_of_checkpoints(paths: Sequence[str | Path]) -> keras.Model:
     for variable, total, last in zip(model.weights, totals, weights, strict=True):
         is_float = keras.backend.is_float_dtype(variable.dtype)
         variable.assign(total / len(paths) if is_float else last)
+    with atomic_write(output) as partial, without_tensorflow():
+        model.save(partial)
     return model
 
 

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import keras
 
-from keras_transformer._backend import without_tensorflow
 from keras_transformer._files import atomic_write, read_json
 from keras_transformer.data import Tokenizer
 from keras_transformer.runs import checkpoints
 from keras_transformer.runs.base_model import leave_out
 from keras_transformer.runs.checkpoints import ValidationHistory
 from keras_transformer.runs.run import Run
-from keras_transformer.training.checkpoint import mean_of_checkpoints
+from keras_transformer.training.checkpoint import average_checkpoints
 from keras_transformer.training.tensorboard import write_projector
 
 # TensorBoard reads the vectors as text: these take 36 MB with 512 features.
@@ -52,9 +51,7 @@ def write_average(run: Run, paths: list[Path]) -> keras.Model:
         checkpoints.AVERAGE_LAST_MEMBER: str(run.recipe.evaluation.average_last),
     }
     with run.writing(), atomic_write(run.model_path) as partial:
-        model = mean_of_checkpoints(paths)
-        with without_tensorflow():
-            model.save(partial)
+        model = average_checkpoints(paths, partial)
         if run.base:
             leave_out(partial, run.base)
         checkpoints.write_members(partial, members)
